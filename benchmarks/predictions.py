@@ -65,9 +65,7 @@ class Step:
 
 def predicted_rows(table: PublishedTable, rows: Sequence[Row]) -> Iterator[tuple[str, Step]]:
     """The steps of some rows of a table, with their names, one after another."""
-    first = table.rows[0]
-    guess = predicted(first, table, table.device)
-    device = guess.calibrated(_tokens_in_step(first) / first.ranks / (first.tokens or 1.0))
+    device = _calibrated(table)
     for row in rows:
         try:
             step = _step_of(row, table, device)
@@ -75,6 +73,16 @@ def predicted_rows(table: PublishedTable, rows: Sequence[Row]) -> Iterator[tuple
             step = Step(0.0, 0.0, 0.0, 0.0, device.efficiency, str(error))
         print(line_of(row, step), flush=True)
         yield row.name, step
+
+
+def _calibrated(table: PublishedTable) -> Device:
+    """The device as the first row shows it; with all of its FLOP/s, if it would need more."""
+    first = table.rows[0]
+    guess = predicted(first, table, replace(table.device, efficiency=1.0))
+    seconds = _tokens_in_step(first) / first.ranks / (first.tokens or 1.0)
+    if guess.seconds >= seconds:
+        return guess.device
+    return guess.calibrated(seconds)
 
 
 def _step_of(row: Row, table: PublishedTable, device: Device) -> Step:
@@ -171,8 +179,11 @@ def table_of(table: PublishedTable, steps: Mapping[str, Step]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for number, row in enumerate(table.rows):
-        name = f"{row.name} (calibrates)" if number == 0 else row.name
-        lines.append(line_of(replace(row, name=name), steps.get(row.name)))
+        name = row.name
+        step = steps.get(name)
+        if step is not None and _calibrates(number, step):
+            name = f"{name} (calibrates)"
+        lines.append(line_of(replace(row, name=name), step))
     source = f"Source: {table.source}."
     if steps:
         efficiency = next(iter(steps.values())).efficiency
@@ -191,7 +202,7 @@ def summary(kept: Mapping[str, Mapping[str, Step]]) -> str:
                 continue
             speed = off(row.tokens, step.tokens)
             memory = off(row.memory, step.gibibytes)
-            if number > 0 and speed is not None:
+            if speed is not None and not _calibrates(number, step):
                 speeds[row.kind].append(abs(speed))
             if memory is not None:
                 memories[row.kind].append(abs(memory))
@@ -203,6 +214,11 @@ def summary(kept: Mapping[str, Mapping[str, Step]]) -> str:
     memory_of_all = [error for errors in memories.values() for error in errors]
     lines.append(f"| all | {_errors(every)} | {_errors(memory_of_all, '')} |")
     return "\n".join(lines)
+
+
+def _calibrates(number: int, step: Step) -> bool:
+    """Whether a row calibrated the device of its table: the first one, if it could."""
+    return number == 0 and step.efficiency < 1.0
 
 
 def _errors(errors: Sequence[float], number: str | None = None) -> str:

@@ -8,9 +8,10 @@ over again. The programs of the others only resemble it:
 
 - Llama 3's paper gives FLOP/s, which count half of what attention could see.
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
-- Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters and reduces
-  gradients once in a step, as `reshard=False` does, but for rows that are named FSDP. It captures
-  its kernels in CUDA graphs in some of the rows.
+- Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
+  reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
+  FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures its kernels in
+  CUDA graphs in some of the rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from distlab import Device, Network
 from distlab_course.sizes import SIZES, Size
@@ -341,10 +344,11 @@ def bridge(
         "steps": 1,
         "resumed": True,
         "reshard": False,
+        "reduce_dtype": torch.bfloat16,
         **layout,
     }
     if float8:
-        options["float8"] = "yes"
+        options["float8"] = "gathered"
     kind = EXPERTS if SIZES[size].experts else FLOAT8
     return Row(name, ranks, SIZES[size], tokens, None, kind, True, options)
 

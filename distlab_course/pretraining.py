@@ -47,6 +47,7 @@ class Recipe:
     recompute: str
     compiles: bool
     dtype: torch.dtype
+    reduce_dtype: torch.dtype
     float8: str
 
 
@@ -71,6 +72,7 @@ def train(
     recompute: str = "op",
     compiles: bool = False,
     dtype: torch.dtype = torch.bfloat16,
+    reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
     fill: Callable[[Llama], None] = nothing,
     resumed: bool = False,
@@ -98,6 +100,7 @@ def train(
             "full" (every block).
         compiles: whether torch.compile makes each block; the loss is as it is written.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
+        reduce_dtype: in which FSDP adds up the gradients of its ranks.
         float8: whether linear layers multiply in float8, but for the last one, routers, and
             experts: "no", "yes", or "gathered", where FSDP also gathers their weights in float8.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
@@ -126,7 +129,7 @@ def train(
     first_stage = mesh.get_local_rank("pipeline")
     num_stages = pipeline * stages
     reshard = num_stages == 1 if reshard is None else reshard
-    recipe = Recipe(reshard, recompute, compiles, dtype, float8)
+    recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8)
     models = []
     for stage in range(first_stage, num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
@@ -134,8 +137,10 @@ def train(
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
     if resumed:
-        for optimizer in optimizers:
+        for model, optimizer in zip(models, optimizers, strict=True):
             give_states(optimizer)
+            if float8 == "gathered":
+                share_scales(model)
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
     # where gradients are added up, see sum_gradients
@@ -273,7 +278,7 @@ def part(
             block.forward = torch.compile(block.forward)
     # The backward pass begins with the root's norm and output, and goes on with the last block, so
     # what was gathered of these two is kept.
-    policy = MixedPrecisionPolicy(param_dtype=recipe.dtype, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(recipe.dtype, recipe.reduce_dtype)
     shard = functools.partial(fully_shard, mesh=mesh["data"], mp_policy=policy)
     for block in blocks:
         again = recipe.reshard and block is not blocks[-1]
