@@ -19,7 +19,7 @@ from distlab_predict import torch_fake as fake
 from distlab_predict.dataflow import FUSED, OPAQUE, Access, Dataflow, Operation
 from distlab_predict.fused import Fused, fused
 from distlab_predict.memory import Journal
-from distlab_predict.nodes import Stream
+from distlab_predict.nodes import Stream, Wait
 from distlab_predict.streams import NodeLog
 from distlab_predict.torch_lines import number_in_backward, number_in_forward
 
@@ -94,14 +94,15 @@ class Compiled:
             self._break()
         self._note(OPAQUE, False, self._is_in_backward(), _all_of(given), _all_of(made))
 
-    def end(self, steps: Sequence[tuple[int, int]]) -> Fused:
+    def end(self, steps: Sequence[tuple[int, int]], waits: Sequence[Wait] = ()) -> Fused:
         """What the compiled program has its device do instead.
 
         Args:
             steps: by step, the index of its first node, and the number of nodes at its end.
+            waits: of the program for its device.
         """
         bounds = {bound for step in steps for bound in step}
-        return fused(self._log.nodes, self._flow, bounds)
+        return fused(self._log.nodes, self._flow, bounds, waits)
 
     # --- what is compiled ---
 

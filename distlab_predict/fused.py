@@ -5,12 +5,13 @@ functions of plain data; fusion.py says which kernels there are.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distlab_predict.dataflow import OPAQUE, Dataflow, Operation
 from distlab_predict.fusion import FusedKernel, bytes_of, kernels_of
-from distlab_predict.nodes import BYTES, Kernel, Node
+from distlab_predict.launches import COMPILED, GRAPH
+from distlab_predict.nodes import BYTES, Kernel, Node, Wait
 
 MOST_NAMES = 5  # of operators in the name of a kernel
 
@@ -26,25 +27,31 @@ class Fused:
         lives: by the numbers of the storages that the compiled program makes, the first and the
             last node at which they have memory; None for those that it does without.
         places: by a number of old nodes, the number of new nodes that are called by then.
+        waits: of the program for its device.
     """
 
     nodes: list[Node]
     lives: Lives
     places: list[int]
+    waits: tuple[Wait, ...]
 
 
-def fused(nodes: Sequence[Node], flow: Dataflow, bounds: Collection[int]) -> Fused:
+def fused(
+    nodes: Sequence[Node], flow: Dataflow, bounds: Collection[int], waits: Sequence[Wait] = ()
+) -> Fused:
     """The nodes of a program after what is compiled was fused.
 
     Args:
         nodes: as the program has called them.
         flow: its operators, of which each is one of the nodes.
         bounds: indices of nodes before which something else begins, as a step.
+        waits: of the program for its device, at which a graph ends.
     """
+    bounds = {*bounds, *(wait.before for wait in waits)}
     operations: defaultdict[int, list[Operation]] = defaultdict(list)
     for operation in flow.operations:
         operations[operation.node].append(operation)
-    runs = _runs(nodes, operations, bounds)
+    runs = _runs(nodes, operations, bounds, waits)
     of_runs = []
     for run in runs:
         of_runs.append([operation for node in run for operation in operations[node]])
@@ -54,13 +61,14 @@ def fused(nodes: Sequence[Node], flow: Dataflow, bounds: Collection[int]) -> Fus
             renewed.add(run, kernels)
         else:
             renewed.take_over(run.start)
-    return renewed.fused()
+    return renewed.fused(waits)
 
 
 def _runs(
     nodes: Sequence[Node],
     operations: Mapping[int, Sequence[Operation]],
     bounds: Collection[int],
+    waits: Sequence[Wait],
 ) -> list[range]:
     """Nodes that are called one after another, and nothing else waits for one in their middle.
 
@@ -69,6 +77,8 @@ def _runs(
     waited_for: set[int] = set()
     for index, node in enumerate(nodes):
         waited_for.update(before for before in node.after if before != index - 1)
+    for wait in waits:
+        waited_for.update(wait.ends)
     runs: list[range] = []
     begin = 0
     for index in range(1, len(nodes) + 1):
@@ -108,11 +118,16 @@ class _Renewed:
         self._nodes: list[Node] = []
         self._ends: dict[int, tuple[int, ...]] = {}  # what stands for an old node, for others
         self._places = [0]
+        self._graph: tuple[int, bool] | None = None  # the last one of those that were compiled
         self._lives: Lives = dict.fromkeys(storage for storage in flow.made if storage >= 0)
 
-    def fused(self) -> Fused:
+    def fused(self, waits: Sequence[Wait]) -> Fused:
         """What was made of all nodes."""
-        return Fused(self._nodes, self._lives, self._places)
+        new = []
+        for wait in waits:
+            ends = self._new_ends(wait.ends)
+            new.append(Wait(self._places[wait.before], ends))
+        return Fused(self._nodes, self._lives, self._places, tuple(new))
 
     def take_over(self, index: int) -> None:
         """Take an old node as it is."""
@@ -135,16 +150,21 @@ class _Renewed:
 
     def _after(self, index: int) -> tuple[int, ...]:
         """The new nodes that an old one waits for."""
-        after: set[int] = set()
-        for before in self._old[index].after:
-            after.update(self._ends[before])
-        return tuple(sorted(after))
+        return self._new_ends(self._old[index].after)
+
+    def _new_ends(self, old: Iterable[int]) -> tuple[int, ...]:
+        """The new nodes that have ended when these old ones have."""
+        ends: set[int] = set()
+        for index in old:
+            ends.update(self._ends[index])
+        return tuple(sorted(ends))
 
     def _node_of(self, kernel: FusedKernel, after: tuple[int, ...]) -> Node:
         """A node that does what a kernel does."""
         old = [self._old[operation.node] for operation in kernel.operations]
+        host = self._host_of(kernel.operations[0])
         if kernel.role == OPAQUE:
-            return replace(old[0], after=after)
+            return replace(old[0], after=after, host=host)
         parts = [node for node in old if isinstance(node, Kernel)]
         names = list(dict.fromkeys(node.name.strip("_") for node in parts))
         if len(names) > MOST_NAMES:
@@ -159,7 +179,18 @@ class _Renewed:
             kind=BYTES,
             dtype=largest.dtype,
             line=largest.line,
+            host=host,
         )
+
+    def _host_of(self, operation: Operation) -> float:
+        """What the processor does until the kernel of this operator is launched."""
+        if not operation.is_compiled:
+            return self._old[operation.node].host
+        graph = (operation.unit, operation.is_backward)
+        if graph == self._graph:
+            return COMPILED
+        self._graph = graph
+        return GRAPH + COMPILED
 
     def _note_life(self, kernel: FusedKernel, index: int) -> None:
         """Note the storages that a kernel uses."""

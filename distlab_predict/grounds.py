@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from distlab.simulated.measured import Measured
 from distlab.tables import Table, format_seconds
 from distlab_predict.nodes import ATTENTION, CONVOLUTION, GROUPED, PRODUCT, UNKNOWN, Kernel
+from distlab_predict.timeline import LAUNCH
 from distlab_predict.uncertainty import UNCERTAINTIES, costs_of
 
 if TYPE_CHECKING:
@@ -31,9 +32,11 @@ BASES = {
     "bytes": "by their bytes",
     "peak": "by a share of the peak",
     "network": "by formulas of the network",
+    "launch": "by the processor",
     "unknown": "operations are unknown",
 }
 COMMUNICATION = "exposed communication"
+LAUNCHES = "launches"
 IDLE = "idle"
 MOST_NAMED = 4
 
@@ -54,6 +57,7 @@ def shares(prediction: Prediction) -> dict[Ground, float]:
             communicating[COMMUNICATION, cost.basis] += took
     found = _scaled(computing, prediction.computing / prediction.seconds)
     found |= _scaled(communicating, prediction.exposed / prediction.seconds)
+    found[LAUNCHES, LAUNCH] = prediction.launches / prediction.seconds
     found[IDLE, ""] = prediction.idle / prediction.seconds
     largest_first = sorted(found, key=found.__getitem__, reverse=True)
     return {ground: found[ground] for ground in largest_first if found[ground] > 0}

@@ -112,6 +112,8 @@ class Group(backend.Group):
         routing.receive(name, args, self.rank(), self.size())
         self._log.touch(list(tensors_in(args)), list(tensors_in(args[0])))
         index = self._log.call(self._name, name, self._members, sent)
+        if name == "barrier":  # NCCL's has the processor wait as well
+            self._log.read_after({index})
         return Done(self._log, index, args[0])
 
 

@@ -23,7 +23,8 @@ class Step:
 
     Attributes:
         seconds: how long it takes.
-        computing, exposed, idle: its parts, in seconds, of the rank that computes longest.
+        computing, exposed, launches, idle: its parts, in seconds, of the rank that computes
+            longest.
         flops: of that rank, without those that are repeated.
         memory: bytes at the peak by what they are, of the rank that needs most.
         needed: bytes without which that rank cannot run; its allocator may hold more.
@@ -35,6 +36,7 @@ class Step:
     seconds: float
     computing: float
     exposed: float
+    launches: float
     idle: float
     flops: float
     memory: Memory
@@ -126,6 +128,7 @@ def step_of(prediction: Prediction) -> Step:
         seconds=prediction.seconds,
         computing=prediction.computing,
         exposed=prediction.exposed,
+        launches=prediction.launches,
         idle=prediction.idle,
         flops=prediction.flops,
         memory=prediction.memory,
@@ -152,6 +155,7 @@ def continued_step(few: Prediction, more: Prediction, layers: float) -> Step:
         seconds=_continued(first.seconds, second.seconds, layers),
         computing=_continued(first.computing, second.computing, layers),
         exposed=_continued(first.exposed, second.exposed, layers),
+        launches=_continued(first.launches, second.launches, layers),
         idle=_continued(first.idle, second.idle, layers),
         flops=_continued(first.flops, second.flops, layers),
         memory=memory,

@@ -5,10 +5,12 @@ Plain data, which both processes use; needs no torch.
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distlab.wire.messages import Failure
 from distlab.wire.source import Line
 from distlab_predict.held import NOTHING, Held
+from distlab_predict.launches import CALL, OPERATOR
 
 # a queue of the device: a stream of the program, or that of a group
 Stream = Hashable
@@ -41,6 +43,8 @@ class Kernel:
         dtype: of what a product multiplies, as torch names it, "bfloat16". Of others that of the
             largest tensor that they read.
         line: of the program, "train.py:12", which called it; "" if none did.
+        host: what the processor does from the launch of the node before until it has launched this
+            one, in operators as launches.py counts them.
     """
 
     after: tuple[int, ...]
@@ -52,6 +56,7 @@ class Kernel:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     line: str = ""
+    host: float = OPERATOR
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Call:
             stays on the rank.
         peer: the rank at the other end of a message; None for a collective.
         line: of the program, "train.py:12", which called it; "" if none did.
+        host: as of `Kernel`.
     """
 
     after: tuple[int, ...]
@@ -76,9 +82,22 @@ class Call:
     sent: tuple[int, ...]
     peer: int | None = None
     line: str = ""
+    host: float = CALL
 
 
 Node = Kernel | Call
+
+
+class Wait(NamedTuple):
+    """The program reads a value of the device, as `loss.item()` does, and waits until it is there.
+
+    Attributes:
+        before: the index of the first node that is launched after it.
+        ends: indices of the nodes that must have ended.
+    """
+
+    before: int
+    ends: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,6 +130,7 @@ class Recording:
         assumed: in words, what follows from data that nobody has: "routing: balanced, assumed".
         warned: what the program has written to stderr.
         branches: where the program went one way because of data that nobody has.
+        waits: of the program for its device, in their order.
     """
 
     rank: int
@@ -122,6 +142,7 @@ class Recording:
     assumed: tuple[str, ...] = ()
     warned: str = ""
     branches: tuple[Branch, ...] = ()
+    waits: tuple[Wait, ...] = ()
 
 
 @dataclass(frozen=True)

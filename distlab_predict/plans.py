@@ -17,6 +17,7 @@ from distlab_predict.layouts import MARGIN, Layout, Step, words_of
 from distlab_predict.prediction_shown import gibibytes
 from distlab_predict.reasons import (
     TOO_CLOSE,
+    WORTH_SAYING,
     changes,
     nothing_fits,
     percent,
@@ -27,7 +28,7 @@ from distlab_predict.reasons import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEADS = ("a step", "tokens/s each", "MFU", "computing", "exposed", "idle", "memory", "")
+HEADS = ("a step", "tokens/s each", "MFU", "computing", "exposed", "launches", "idle", "memory", "")
 MOST_ROWS = 10
 MOST_TOO_LARGE = 3  # rows of layouts that would be faster and do not fit
 MOST_REASONS = 4  # that are listed
@@ -113,8 +114,8 @@ class Plan(ShownAsTable):
     def binds(self) -> str:
         """What keeps the best layout from being faster.
 
-        It is "memory", "exposed communication", "idle time" (as in a pipeline's bubble) or
-        "computing".
+        It is "memory", "exposed communication", "launches by the processor", "idle time" (as in a
+        pipeline's bubble) or "computing".
         """
         what, _ = what_binds(self._best_or_nearest(), self.layouts)
         return what
@@ -264,6 +265,8 @@ def _cells_of(layout: Layout) -> dict[str, str]:
     cells["MFU"] = f"{step.mfu:.1%}"
     cells["computing"] = _share(step, step.computing)
     cells["exposed"] = _share(step, step.exposed)
+    if step.launches > WORTH_SAYING * step.seconds:
+        cells["launches"] = _share(step, step.launches)
     cells["idle"] = _share(step, step.idle)
     cells["memory"] = gibibytes(step.num_bytes)
     return cells

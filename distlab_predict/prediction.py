@@ -22,7 +22,7 @@ from distlab_predict.collectives import Collectives, collectives_of
 from distlab_predict.costs import Costs
 from distlab_predict.device_memory import Use, most_used
 from distlab_predict.nodes import Kernel, Recording
-from distlab_predict.timeline import Times, times_of
+from distlab_predict.timeline import Timeline, Times, timeline_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,10 +54,15 @@ class Prediction(ShownAsTable):
     slower: tuple[tuple[str, float], ...] = ()
 
     @cached_property
+    def timeline(self) -> Timeline:
+        """When nodes run, and when they wait to be launched."""
+        costs = Costs(self.network, self.device, self.ranks)
+        return timeline_of(self.recordings, costs, dict(self.slower))
+
+    @property
     def times(self) -> list[Times]:
         """Begin and end of each node of each recording, in seconds."""
-        costs = Costs(self.network, self.device, self.ranks)
-        return times_of(self.recordings, costs, dict(self.slower))
+        return self.timeline.times
 
     @property
     def seconds(self) -> float:
@@ -105,20 +110,27 @@ class Prediction(ShownAsTable):
 
         Args:
             number: of the recording.
-            kinds: what counts: "compute" when the device computes, "move" when it communicates.
+            kinds: what counts: "compute" when the device computes, "move" when it communicates,
+                "launch" when it could do one of them, and nothing is launched.
         """
         return moments(part for part in self._parts(number) if part[0] in kinds)
 
     def _parts(self, number: int) -> Iterator[Part]:
         """What a recorded rank does, from when to when, cut to the last step."""
-        step_begin, step_end = self.window
         nodes = self.recordings[number].nodes
-        for node, (begin, end) in zip(nodes, self.times[number], strict=True):
-            begin = max(begin, step_begin)
-            end = min(end, step_end)
-            if begin < end:
-                kind = "compute" if isinstance(node, Kernel) else "move"
-                yield kind, begin, end
+        for node, span in zip(nodes, self.times[number], strict=True):
+            kind = "compute" if isinstance(node, Kernel) else "move"
+            yield from self._in_step(kind, span)
+        for span in self.timeline.late[number]:
+            yield from self._in_step("launch", span)
+
+    def _in_step(self, kind: str, span: tuple[float, float]) -> Iterator[Part]:
+        """The part of a span that is in the last step, if there is any."""
+        step_begin, step_end = self.window
+        begin = max(span[0], step_begin)
+        end = min(span[1], step_end)
+        if begin < end:
+            yield kind, begin, end
 
     def _computing(self, number: int) -> float:
         """Seconds of the last step in which the device of a recorded rank computes."""
@@ -137,9 +149,16 @@ class Prediction(ShownAsTable):
         return sum(until - since for since, until, going in moments if going == {"move"})
 
     @property
+    def launches(self) -> float:
+        """Seconds of the step in which the device waits for its processor to launch something."""
+        moments = self.moments(self.busiest, "compute", "move", "launch")
+        return sum(until - since for since, until, going in moments if going == {"launch"})
+
+    @property
     def idle(self) -> float:
-        """Seconds of the step in which the device does neither, as in a pipeline's bubble."""
-        return max(0.0, self.seconds - self.computing - self.exposed)  # not -0.0 %, from rounding
+        """Seconds of the step in which the device has nothing to do, as in a pipeline's bubble."""
+        rest = self.seconds - self.computing - self.exposed - self.launches
+        return max(0.0, rest)  # not -0.0 %, from rounding
 
     @property
     def flops(self) -> int:

@@ -9,12 +9,14 @@ import math
 from typing import TYPE_CHECKING
 
 from distlab.tables import Table, count, format_seconds
+from distlab_predict.uncertainty import launching_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from distlab_predict.prediction import Prediction
 
+WORTH_SAYING = 0.01  # of the step
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
 
@@ -27,12 +29,32 @@ def table(prediction: Prediction) -> Table:
     rows.append(("FLOP/s of the device's peak (MFU)", f"{prediction.mfu:.1%}"))
     rows.append(("computing", share_of_step(prediction, prediction.computing)))
     rows.append(("exposed communication", share_of_step(prediction, prediction.exposed)))
+    notes = list(dict.fromkeys(note for one in prediction.recordings for note in one.assumed))
+    if waits_for_launches(prediction):
+        rows.append(("launches", share_of_step(prediction, prediction.launches)))
+        notes.append(_why_it_waits(prediction))
     rows.append(("idle", share_of_step(prediction, prediction.idle)))
     rows += _memory_rows(prediction)
     machines = f"{count(prediction.ranks, 'rank')}, {prediction.network}"
     title = f"Predicted, not measured: {machines}"
-    notes = tuple(dict.fromkeys(note for one in prediction.recordings for note in one.assumed))
-    return Table(title, ("", "predicted"), tuple(rows), "lr", notes)
+    return Table(title, ("", "predicted"), tuple(rows), "lr", tuple(notes))
+
+
+def waits_for_launches(prediction: Prediction) -> bool:
+    """Whether so much of the step goes by before something is launched that it is worth a word."""
+    return prediction.launches > WORTH_SAYING * prediction.seconds
+
+
+def _why_it_waits(prediction: Prediction) -> str:
+    """A sentence on a processor that is slower than its device."""
+    recording = prediction.recordings[prediction.busiest]
+    first, after_last = recording.steps[-1]
+    needs = format_seconds(launching_seconds(prediction, prediction.busiest)).strip()
+    waits = sum(first < wait.before <= after_last for wait in recording.waits)
+    words = f"launches: the processor needs {needs} for the {after_last - first:,} of a step"
+    if waits:
+        words += f", and waits {count(waits, 'time')} for a value of the device"
+    return words
 
 
 def _rate_rows(prediction: Prediction) -> list[tuple[str, str]]:

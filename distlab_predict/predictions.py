@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from distlab.tables import ShownAsTable, Table, format_seconds
 from distlab.words import grouped
 from distlab_predict.prediction import Prediction
-from distlab_predict.prediction_shown import gibibytes, share_of_step
+from distlab_predict.prediction_shown import gibibytes, share_of_step, waits_for_launches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "idle", "memory", "fits")
+HEADS = ("ranks", "a step", "tokens/s each", "MFU", "exposed", "launches", "idle", "memory", "fits")
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ def _cells_of(case: Case) -> dict[str, str]:
         cells["tokens/s each"] = f"{step.tokens_per_second:,.0f}"
     cells["MFU"] = f"{step.mfu:.1%}"
     cells["exposed"] = share_of_step(step, step.exposed)
+    if waits_for_launches(step):
+        cells["launches"] = share_of_step(step, step.launches)
     cells["idle"] = share_of_step(step, step.idle)
     cells["memory"] = gibibytes(sum(step.memory.values()))
     cells["fits"] = _fits_in_words(step.fits)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from distlab_predict.layouts import MARGIN, Layout, Step, words_of
 from distlab_predict.prediction_shown import gibibytes
 
+LAUNCHES = "launches by the processor"
 WORTH_SAYING = 0.01  # of the best step
 TOO_CLOSE = "too close to call: measure both"
 # what helps where most of the memory is of a kind
@@ -47,6 +48,7 @@ def why_slower(best: Step, other: Step) -> str:
     parts = {
         "computing": (best.computing, other.computing * work),
         "exposed communication": (best.exposed, other.exposed * work),
+        LAUNCHES: (best.launches, other.launches * work),
         "idle time": (best.idle, other.idle * work),
     }
     lost = {}
@@ -79,8 +81,8 @@ def what_binds(best: Layout, layouts: Sequence[Layout]) -> tuple[str, list[str]]
     """What keeps the best layout from being faster, and sentences with the numbers behind that.
 
     It is what would save most of the step if it were gone: "memory", if a layout that does not fit
-    is faster, "exposed communication" or "idle time". If none of them is worth the margin of
-    predictions, it is "computing".
+    is faster, "exposed communication", "launches by the processor" or "idle time". If none of them
+    is worth the margin of predictions, it is "computing".
     """
     step = best.step
     if step is None:
@@ -89,6 +91,8 @@ def what_binds(best: Layout, layouts: Sequence[Layout]) -> tuple[str, list[str]]
         "exposed communication": step.exposed / step.seconds,
         "idle time": step.idle / step.seconds,
     }
+    if step.launches > WORTH_SAYING * step.seconds:
+        shares[LAUNCHES] = step.launches / step.seconds
     words = [f"computing is {percent(step.computing / step.seconds)} of the step"]
     words += [f"{what} {percent(share)}" for what, share in shares.items()]
     sentences = [", ".join(words)]

@@ -23,10 +23,13 @@ from distlab_predict import (
     compiled,
     group,
     inductor,
+    launches,
     memory,
     operators,
+    routing,
     streams,
     torch_gpu,
+    torch_known,
     torch_lists,
 )
 from distlab_predict import torch_changed as changed
@@ -46,6 +49,17 @@ FREE = {
 }
 SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
+OF_FSDP = {"all_gather_copy_in", "chunk_cat"}  # likewise, of gathering and of reducing
+# operators whose result has as many elements as the data says, so that the program waits for it
+COUNTING = {
+    "_unique2",
+    "bincount",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}  # likewise, with a mask
 # libraries of torch's own operators: some are no kernels, some are collectives
 SILENT = {"profiler", "c10d"}
 FUNCTIONAL = {"_c10d_functional", "_dtensor"}
@@ -82,6 +96,7 @@ class Recorder(TorchDispatchMode):
         register_optimizer_step_post_hook(self.after_optimizer)
         changed.after_resize(self.journal.resize)
         changed.after_preparing_stages(self.after_preparing)
+        torch_known.before_reading(self.read)
         if self._compiled is not None:
             changed.put(torch, "compile", self._compiled.compile)
 
@@ -92,13 +107,18 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             # it comes again, with the part of this rank
-            return torch_lists.on_parts(self.__torch_dispatch__, operator, args, kwargs or {})
+            made = torch_lists.on_parts(self.__torch_dispatch__, operator, args, kwargs or {})
+            if made is NotImplemented:
+                self.log.host += launches.DTENSOR
+            return made
         if operator.namespace == "prim":  # more than half of all: where is this tensor?
             if operator is torch.ops.prim.device.default:
                 return fake.device_of(args[0])
             return operator(*args)
         if fake.ddp_asks(operator, sys._getframe(1)):
             return 1
+        if operator is fake.READING:
+            self.read(args[0])
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch_gpu.here(kwargs["device"])}
@@ -115,6 +135,8 @@ class Recorder(TorchDispatchMode):
         name = fake.operator_name(operator)
         if name in GATHERED:
             self.journal.name(memory.UNSHARDED, [*given, *made])
+        if name in OF_FSDP:
+            self.log.host += launches.FSDP
         if operator.namespace in FUNCTIONAL:
             self.log.is_functional = True
             self._note_functional(name, fake.named(operator, args), made)
@@ -127,6 +149,20 @@ class Recorder(TorchDispatchMode):
                 called = inductor.Called(operator, name, work.kind, args, kwargs, given, made)
                 self._compiled.add(called)
             self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
+            if name in COUNTING or (name in INDEXING and fake.has_mask(given)):
+                self.log.read()
+        elif operator.namespace not in SILENT:
+            self.log.host += launches.VIEW
+
+    def read(self, tensor: Tensor) -> None:
+        """Note that the program asks for the values of a tensor.
+
+        It waits for the device, unless it has written the numbers itself, as an optimizer its
+        `step`, which torch keeps on the processor.
+        """
+        is_of_device = getattr(tensor, "constant", tensor) is None
+        if is_of_device or isinstance(routing.mark_of(tensor), routing.Counts):
+            self.log.read()
 
     def _note_functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
         """Note a functional collective, which DTensor calls, or the wait for one.
@@ -162,6 +198,7 @@ class Recorder(TorchDispatchMode):
         """Begin a step with the first module that is called."""
         if self._compiled is not None:
             self._compiled.enter()
+        self.log.host += launches.MODULE
         if self._begin is None:
             self._begin = len(self.log.nodes)
             if not self._steps:
@@ -179,6 +216,10 @@ class Recorder(TorchDispatchMode):
         parameters: list[Tensor] = []
         for settings in optimizer.param_groups:
             parameters += settings["params"]
+        for parameter in parameters:
+            self.log.host += launches.PARAMETER
+            if isinstance(parameter, DTensor):
+                self.log.host += launches.DTENSOR
         gradients = [one.grad for one in parameters if one.grad is not None]
         self.journal.name(memory.PARAMETERS, parameters)
         self.journal.name(memory.GRADIENTS, gradients)
@@ -217,12 +258,14 @@ class Recorder(TorchDispatchMode):
             self.end_step()
         nodes = self.log.nodes
         steps = self._steps
+        waits = tuple(self.log.waits)
         if self._compiled is not None:
-            made = self._compiled.end(steps)
+            made = self._compiled.end(steps, waits)
             self.journal.replace(made.lives, made.places)
             nodes = made.nodes
+            waits = made.waits
             steps = [(made.places[begin], made.places[end]) for begin, end in steps]
         begin = steps[-1][0] if steps else 0
         held = self.journal.held(allocator.is_expandable(os.environ), begin)
         peak = self.journal.peak()
-        return Recording(self.rank, nodes, steps, peak, printed, held, assumed, warned)
+        return Recording(self.rank, nodes, steps, peak, printed, held, assumed, warned, waits)

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distlab_predict.launches import CALL, OPERATOR, READ
 from distlab_predict.no_data import NoData
-from distlab_predict.nodes import Call, Kernel, Node, Stream
+from distlab_predict.nodes import Call, Kernel, Node, Stream, Wait
 from distlab_predict.torch_changed import replace_streams
 
 
@@ -29,6 +30,8 @@ class NodeLog:
         line: returns the line of the program that calls, as of `Kernel`.
         touch: is given what a collective or a message reads and writes, before its node is noted.
         is_functional: whether the collective that is called is one of DTensor's.
+        waits: of the program for its device.
+        host: what the processor has done since the launch of the last node, as launches.py counts.
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,8 @@ class NodeLog:
         self.line: Callable[[], str] = lambda: ""
         self.touch: Callable[[list[Tensor], list[Tensor]], None] = lambda *_: None
         self.is_functional = False
+        self.waits: list[Wait] = []
+        self.host = 0.0
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
 
     def ends(self, stream: Stream) -> frozenset[int]:
@@ -60,7 +65,8 @@ class NodeLog:
         """Note a kernel on the current stream; the arguments are those of `Kernel`."""
         stream = self.current()
         after = self._after(stream)
-        node = Kernel(after, name, flops, num_bytes, again, kind, shape, dtype, self.line())
+        host = self.host + OPERATOR
+        node = Kernel(after, name, flops, num_bytes, again, kind, shape, dtype, self.line(), host)
         self._add(stream, node)
 
     def call(
@@ -81,8 +87,20 @@ class NodeLog:
         """
         done_so_far = self.ends(self.current())
         self.wait(stream, done_so_far)
-        node = Call(self._after(stream), stream, name, members, sent, peer, self.line())
+        host = self.host + CALL
+        node = Call(self._after(stream), stream, name, members, sent, peer, self.line(), host)
         return self._add(stream, node)
+
+    def read(self, stream: Stream | None = None) -> None:
+        """Note that the program waits until a stream, the current one, has done all so far."""
+        if stream is None:
+            stream = self.current()
+        self.read_after(self.ends(stream))
+
+    def read_after(self, ends: Set[int]) -> None:
+        """Note that the program waits for the ends of these nodes."""
+        self.waits.append(Wait(len(self.nodes), tuple(ends)))
+        self.host += READ
 
     def _after(self, stream: Stream) -> tuple[int, ...]:
         return tuple(self._ends[stream])
@@ -91,6 +109,7 @@ class NodeLog:
         """Note a node, which is now the one that the next node of its stream depends on."""
         index = len(self.nodes)
         self.nodes.append(node)
+        self.host = 0.0
         self._ends[stream] = frozenset({index})
         return index
 
@@ -110,6 +129,7 @@ def install(log: NodeLog) -> None:
 
         def synchronize(self) -> None:
             self.wait()
+            log.read_after(self.ends)
 
         def query(self) -> bool:
             return True
@@ -135,6 +155,7 @@ def install(log: NodeLog) -> None:
 
         def synchronize(self) -> None:
             log.wait(torch.cpu.current_stream(), log.ends(self))
+            log.read(self)
 
         def query(self) -> bool:
             return True

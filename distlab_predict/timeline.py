@@ -3,9 +3,16 @@
 Called by prediction.py on the notebook's kernel. The model:
 
 - A stream does one thing after another: a node begins when the one before it on its stream has
-  ended, and everything that it waits for. The program is always ahead of its device.
+  ended, and everything that it waits for.
+- It begins when the processor of its rank has launched it, at the earliest. A processor launches
+  one node after another in the order of the program, whatever their streams are, since all threads
+  of a rank share Python's lock. The program runs ahead of its device as far as it can, also into
+  the next step. Where it reads a value it waits until the device has it, and goes on from there. So
+  the time of a launch is that of the last wait and a sum that needs no simulation. Of a device
+  without `host`, launches take no time, and the program is always ahead.
 - A kernel takes as long as its operations or its bytes need, whichever is longer; calls of its rank
-  that are under way slow it, as they occupy multiprocessors of the same device.
+  that are under way slow it, as they occupy multiprocessors of the same device: those of different
+  groups, which may go on at once, different ones.
 - A collective begins when it could on all members, and takes what its formula says (costs.py).
 - A message begins when both sides could, and takes latency + bytes / bandwidth.
 - Calls of a rank that go through the same port at the same time share its bandwidth, as two streams
@@ -14,60 +21,45 @@ Called by prediction.py on the notebook's kernel. The model:
 """
 
 import bisect
-import heapq
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from distlab.errors import ArgumentError
 from distlab_predict.costs import Costs
+from distlab_predict.jobs import DEVICE, MOST_LOST, PROCESSOR, Job, Simulation, Stretch
 from distlab_predict.nodes import Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
-DEVICE = "device"  # beside ports, which are tuples
-# what a job uses alone or shares: the device or a port, of the recording with this number
-Use = tuple[int, Hashable]
+LAUNCH = "launch"  # the basis of what launches cost, as of `Cost.basis`
 
 
-@dataclass(eq=False)
-class _Job:
-    """A kernel, or a call of all its members.
-
-    It begins when nothing is unmet any more.
+class Timeline(NamedTuple):
+    """When nodes run, and when they wait to be launched.
 
     Attributes:
-        unmet: predecessors that have not ended, plus members that have not called it.
-        left: seconds at full speed, as of the time `since`.
-        load: the share of a port's bandwidth that a call takes at full speed; None for a kernel.
-        contention: the share of their speed that kernels of the same devices lose meanwhile.
-        uses: the devices and ports that it shares with other jobs.
-        following: jobs that wait for its end.
-        speed: the share of full speed at which it goes on; 0 before it begins and after its end.
-        since: when `left` was right.
-        begin: when it has begun.
-        end: when it will end at this speed, or has ended.
+        times: of each node, by recording, in seconds.
+        late: spans in which a node could have begun and was not launched yet, by recording.
     """
 
-    unmet: int
-    left: float = 0.0
-    load: float | None = None
-    contention: float = 0.0
-    uses: list[Use] = field(default_factory=list)
-    following: list["_Job"] = field(default_factory=list)
-    speed: float = 0.0
-    since: float = 0.0
-    begin: float = 0.0
-    end: float = 0.0
+    times: list[Times]
+    late: list[Times]
 
 
 def times_of(
     recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float] | None = None
 ) -> list[Times]:
-    """Begin and end of each node, by recording, in seconds.
+    """Begin and end of each node, by recording, in seconds; as of `timeline_of`."""
+    return timeline_of(recordings, costs, slower).times
 
-    What comes before the first step takes no time.
+
+def timeline_of(
+    recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float] | None = None
+) -> Timeline:
+    """When each node of each recording runs.
+
+    What comes before the first step takes no time, and the first node of it is launched at 0.
 
     Args:
         recordings: of the ranks.
@@ -78,18 +70,27 @@ def times_of(
     Raises:
         ArgumentError: ranks wait for each other forever.
     """
-    jobs = _jobs_of(recordings, costs, slower or {})
-    each_once = dict.fromkeys(itertools.chain(*jobs))  # some are of several recordings
-    simulation = _Simulation()
+    slower = slower or {}
+    jobs = _jobs_of(recordings, costs, slower)
+    operator = costs.device.host * slower.get(LAUNCH, 1.0)
+    waits = []
+    if operator:
+        for number, (recording, own) in enumerate(zip(recordings, jobs, strict=True)):
+            waits += _launched(recording, own, operator, number)
+    each_once = dict.fromkeys(itertools.chain(*jobs, waits))  # some are of several recordings
+    # what is said of a device, and not of a call, is the same for one call and for several
+    simulation = Simulation(costs.device.contention or MOST_LOST)
     simulation.run(each_once)
     _check_all_began(recordings, jobs)
     times = []
+    late = []
     for own in jobs:
         times.append([(job.begin, job.end) for job in own])
-    return times
+        late.append([(job.ready, job.begin) for job in own if job.ready < job.begin])
+    return Timeline(times, late)
 
 
-def _check_all_began(recordings: Sequence[Recording], jobs: Sequence[Sequence[_Job]]) -> None:
+def _check_all_began(recordings: Sequence[Recording], jobs: Sequence[Sequence[Job]]) -> None:
     """Raise an error that names the first call of each recording that has never begun."""
     names = []
     for recording, own in zip(recordings, jobs, strict=True):
@@ -115,17 +116,17 @@ def _words(node: Node) -> str:
 
 def _jobs_of(
     recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float]
-) -> list[list[_Job]]:
+) -> list[list[Job]]:
     """The job of each node, by recording.
 
     A call that several recorded ranks make together is one job.
     """
     recorded = sorted(recording.rank for recording in recordings)
-    common: dict[Hashable, _Job] = {}
-    jobs: list[list[_Job]] = []
-    before_steps: list[_Job] = []
+    common: dict[Hashable, Job] = {}
+    jobs: list[list[Job]] = []
+    before_steps: list[Job] = []
     for number, recording in enumerate(recordings):
-        own: list[_Job] = []
+        own: list[Job] = []
         counts: Counter[Hashable] = Counter()
         first, _ = recording.steps[0]
         for index, node in enumerate(recording.nodes):
@@ -134,9 +135,9 @@ def _jobs_of(
                 # the n-th call of this kind is the same call on every rank
                 counts[meeting.key] += 1
                 place = (meeting.key, counts[meeting.key])
-                job = common.setdefault(place, _Job(meeting.ranks))
+                job = common.setdefault(place, Job(meeting.ranks))
             else:
-                job = _Job(1)
+                job = Job(1)
             job.unmet -= 1
             for before in node.after:
                 job.unmet += 1
@@ -158,6 +159,40 @@ def _jobs_of(
     for job in before_steps:
         job.left = 0.0
     return jobs
+
+
+def _launched(recording: Recording, own: Sequence[Job], operator: float, number: int) -> list[Job]:
+    """Say of the jobs of a recording when they are launched.
+
+    Args:
+        recording: their nodes, and where the program waits.
+        own: its jobs.
+        operator: seconds that the processor needs for one.
+        number: of the recording.
+
+    Returns:
+        The jobs of its waits.
+    """
+    stretch = Stretch(0.0)
+    offset = 0.0
+    waits = []
+    first, _ = recording.steps[0]
+    coming = [wait for wait in recording.waits if wait.before > first]
+    coming.reverse()
+    for index in range(first, len(own)):
+        while coming and coming[-1].before == index:
+            ends = coming.pop().ends
+            wait = Job(len(ends), load=0.0, uses=[(number, PROCESSOR)])
+            wait.launches.append((stretch, offset))
+            for end in ends:
+                own[end].following.append(wait)
+            waits.append(wait)
+            stretch = wait.opens = Stretch()
+            offset = 0.0
+        if index > first:
+            offset += recording.nodes[index].host * operator
+        own[index].launches.append((stretch, offset))
+    return waits
 
 
 class _Meeting(NamedTuple):
@@ -189,77 +224,3 @@ def _meeting_of(node: Node, rank: int, recorded: Sequence[int]) -> _Meeting:
     if node.name == "send":
         ends = (rank, role)
     return _Meeting(("message", *ends), 1 if role == rank else 2)
-
-
-# --- how it goes on ---
-
-
-class _Simulation:
-    """Jobs under way, from the end of one to the end of the next."""
-
-    def __init__(self) -> None:
-        self._using: defaultdict[Use, dict[_Job, None]] = defaultdict(dict)
-        self._now = 0.0
-        self._numbers = itertools.count()
-        # (end, number of the entry, job), as a heap; the number keeps jobs from being compared
-        self._ends: list[tuple[float, int, _Job]] = []
-
-    def run(self, jobs: Iterable[_Job]) -> None:
-        """Find when each job begins and ends; of one that never begins, something stays unmet."""
-        ready = [job for job in jobs if not job.unmet]
-        for job in ready:
-            self._begin(job)
-        while self._ends:
-            end, _, job = heapq.heappop(self._ends)
-            # otherwise the entry is out of date: the speed has changed since, or the job has ended
-            if job.end == end and job.speed:
-                self._now = end
-                self._end(job)
-
-    def _begin(self, job: _Job) -> None:
-        job.begin = self._now
-        job.since = self._now
-        for use in job.uses:
-            self._using[use][job] = None
-        self._update_speeds(job)
-
-    def _end(self, job: _Job) -> None:
-        job.speed = 0.0
-        for use in job.uses:
-            del self._using[use][job]
-        self._update_speeds(job)
-        for following in job.following:
-            following.unmet -= 1
-            if not following.unmet:
-                self._begin(following)
-
-    def _update_speeds(self, changed: _Job) -> None:
-        """Find the speeds of a job that has begun or ended, and of all that share with it."""
-        sharing: dict[_Job, None] = {}  # in the order in which they are found
-        for use in changed.uses:
-            sharing.update(self._using[use])
-        for job in sharing:
-            speed = self._speed_of(job)
-            if speed == job.speed:
-                continue
-            job.left -= (self._now - job.since) * job.speed
-            job.since = self._now
-            job.speed = speed
-            job.end = self._now + job.left / speed
-            heapq.heappush(self._ends, (job.end, next(self._numbers), job))
-
-    def _speed_of(self, job: _Job) -> float:
-        """The share of full speed that a job has beside those that are under way."""
-        if job.load is None:
-            (device,) = job.uses  # of a kernel, nothing else
-            return 1 - max(other.contention for other in self._using[device])
-        slowest = 1.0
-        for use in job.uses:
-            _, what = use
-            if what != DEVICE:
-                slowest = max(slowest, self._load_of(use))
-        return 1 / slowest
-
-    def _load_of(self, port: Use) -> float:
-        """The share of a port's bandwidth that the calls under way would take at full speed."""
-        return sum(other.load for other in self._using[port] if other.load is not None)

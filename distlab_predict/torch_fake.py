@@ -37,6 +37,8 @@ LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
 # operators that are given known values, the ends of groups, and make none of them
 WITHOUT_VALUES = {"_grouped_mm", "_scaled_grouped_mm"}
 
+READING = torch.ops.aten._local_scalar_dense.default  # the operator that gives Python a number
+
 Made = Callable[[list[FakeTensor]], Any]  # makes the result of an operator from its tensors
 
 
@@ -257,6 +259,11 @@ def changed(operator: Any, args: tuple) -> list[Any]:
     return found
 
 
+def has_mask(tensors: list[Tensor]) -> bool:
+    """Whether an operator that is given these takes elements by a mask, behind the first one."""
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
+
+
 # --- arguments and names ---
 
 
@@ -308,7 +315,7 @@ def part_of(tensor: Tensor) -> Tensor:
 
 def ddp_asks(operator: Any, caller: FrameType) -> bool:
     """Whether DDP asks, at the end of a backward pass, if a parameter was used on any rank."""
-    asks = operator is torch.ops.aten._local_scalar_dense.default
+    asks = operator is READING
     return asks and caller.f_code is torch.autograd.graph._engine_run_backward.__code__
 
 

@@ -60,6 +60,21 @@ def _is_of_small_whole_numbers(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.layout is torch.strided
 
 
+def before_reading(note: Callable[[FakeTensor], None]) -> None:
+    """Have this called with each tensor whose values a program takes without an operator."""
+    for name in ("numpy", "tolist"):
+        setattr(FakeTensor, name, _noted(getattr(FakeTensor, name), note))
+
+
+def _noted(read: Callable[..., Any], note: Callable[[FakeTensor], None]) -> Callable[..., Any]:
+    def call(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.constant is not None:
+            note(tensor)
+        return read(tensor, *args, **kwargs)
+
+    return call
+
+
 def with_values(
     mode: FakeTensorMode,
     operator: Any,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distlab.simulated.measured import Measured
 from distlab_predict.costs import Cost, Costs
 from distlab_predict.nodes import Kernel, Node
+from distlab_predict.timeline import LAUNCH
 
 if TYPE_CHECKING:
     from distlab_predict.prediction import Prediction
@@ -53,6 +54,8 @@ DOUBLED = 0.005  # for each doubling of the ranks
 # "peak": the efficiencies that published steps calibrate in benchmarks/README.md, 0.52 to 0.87.
 # "network": two of three of the times in tests/unit/predict/published_nccl.py are within 14 %, and
 # two of three of the rows' means within 10 %.
+# "launch": steps that are bound by launches, in tests/cluster/predict/test_host.py, and how much
+# processors differ.
 # "measured": the second run of a trace's program, in benchmarks/from_trace.py. "scaled" and
 # "extrapolated" are estimates, and its rows of other sizes are within them.
 UNCERTAINTIES = {
@@ -63,6 +66,7 @@ UNCERTAINTIES = {
     "bytes": Uncertainty(0.08, 0.05, "copies reach 81 to 92 % of the bandwidth"),
     "peak": Uncertainty(0.25, 0.06, "published steps reach 52 to 87 % of the peak"),
     "network": Uncertainty(0.1, 0.09, "two of three of nccl-tests' times are within 14 %"),
+    "launch": Uncertainty(0.5, 0.1, "processors and versions of torch differ by a factor of 1.5"),
     "unknown": Uncertainty(1.0, 0.0, "nobody knows their operations"),
 }
 LEAST_SHARE = 1e-4  # of the step; a basis with less is left out
@@ -145,11 +149,19 @@ def _tried(basis: str) -> float:
 
 
 def bases(prediction: Prediction) -> list[str]:
-    """What a step rests on, without what is too short to matter."""
+    """What a step rests on, without what is too short to matter.
+
+    Launches matter if the step would be bound by them if they took as much longer as they may.
+    """
     seconds: defaultdict[str, float] = defaultdict(float)
     for number in range(len(prediction.recordings)):
         for _, cost, _ in costs_of(prediction, number):
             seconds[cost.basis] += cost.seconds
+        launching = launching_seconds(prediction, number)
+        if launching * (1 + UNCERTAINTIES[LAUNCH].both) > prediction.seconds:
+            seconds[LAUNCH] += launching
+    if prediction.launches > LEAST_SHARE * prediction.seconds:
+        seconds[LAUNCH] += prediction.launches * len(prediction.recordings)
     least = LEAST_SHARE * prediction.seconds * len(prediction.recordings)
     return [basis for basis in UNCERTAINTIES if seconds[basis] > least]
 
@@ -163,6 +175,14 @@ def costs_of(prediction: Prediction, number: int) -> Iterator[tuple[Node, Cost, 
         node = recording.nodes[index]
         begin, end = prediction.times[number][index]
         yield node, costs.of(node, recording.rank), end - begin
+
+
+def launching_seconds(prediction: Prediction, number: int) -> float:
+    """How long the processor of a recorded rank launches in the last step, without its waits."""
+    recording = prediction.recordings[number]
+    first, after_last = recording.steps[-1]
+    operators = sum(node.host for node in recording.nodes[first:after_last])
+    return operators * prediction.device.host
 
 
 # --- two predictions ---

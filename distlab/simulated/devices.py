@@ -91,6 +91,11 @@ class Device:
             the device: "flash 2", "flash 3", "flash 4" or "cudnn". None: what other kernels do.
         bandwidth_reached: the share of `memory_bandwidth` that kernels reach, above 0 and up to 1.
         launch: seconds that any kernel takes besides, or a text such as "2 us"; 0 by default.
+        host: seconds that its processor needs for one operator of an eager program, from Python to
+            the launch of the kernel, or a text such as "10 us"; for `predict`, where compiled
+            kernels, collectives and all else take a multiple of it (distlab_predict/launches.py).
+            By default 0, for kernels that are captured in CUDA graphs, or a program that is always
+            ahead of its device. Devices by name have one.
 
     Attributes:
         flops: operations a second.
@@ -100,7 +105,7 @@ class Device:
             given.
         formats: operations a second by number format.
         attention: its rates, or None.
-        launch: in seconds.
+        launch, host: in seconds.
 
     Raises:
         ArgumentError: not such a number or text, no such implementation of attention, or
@@ -121,6 +126,7 @@ class Device:
     attention: Attention | None = field(repr=False)
     bandwidth_reached: float = field(repr=False)
     launch: float = field(repr=False)
+    host: float = field(repr=False)
 
     def __init__(
         self,
@@ -139,6 +145,7 @@ class Device:
         attention: Attention | str | None = None,
         bandwidth_reached: float = 1.0,
         launch: float | str = 0.0,
+        host: float | str = 0.0,
     ) -> None:
         flops = quantity("flops", flops, FLOPS, "10 TFLOP/s")
         if memory_bandwidth is not None:
@@ -167,6 +174,7 @@ class Device:
             attention=_attention(name, attention),
             bandwidth_reached=share_above_0("bandwidth_reached", bandwidth_reached),
             launch=quantity("launch", launch, SECONDS, "2 us", zero=True),
+            host=quantity("host", host, SECONDS, "10 us", zero=True),
         )
 
     @classmethod

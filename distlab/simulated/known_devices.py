@@ -21,6 +21,7 @@ from distlab.simulated.products import Processors
 
 GIB = 1 << 30
 TERA = 1e12
+HOST = 12e-6
 LAUNCH = 2e-6  # the time of a kernel that reads and writes one number on an H100: torchao
 
 
@@ -118,6 +119,7 @@ _A100_DEVICE: dict[str, Any] = {
     "attention": "flash 2",
     "bandwidth_reached": 0.9,  # assumed, as no source was found; torchao measured 0.92 on an H100
     "launch": LAUNCH,
+    "host": HOST,
 }
 _H100_DEVICE = {
     "flops": 989 * TERA,
@@ -128,6 +130,7 @@ _H100_DEVICE = {
     "attention": "flash 2",
     "bandwidth_reached": 0.92,  # torchao, 2.2 of 2.4 TB/s
     "launch": LAUNCH,
+    "host": HOST,
 }
 _H200_DEVICE = _H100_DEVICE | {
     "memory_bandwidth": 4.8e12,
@@ -146,6 +149,7 @@ _B200_DEVICE = {
     "attention": "cudnn",
     "bandwidth_reached": 0.84,  # torchao, of a B300
     "launch": LAUNCH,
+    "host": HOST,
 }
 _GB200_DEVICE = _B200_DEVICE | {
     "flops": 2500 * TERA,
@@ -174,6 +178,7 @@ _MI300X_DEVICE = {
     "processors": _MI300X,
     "bandwidth_reached": 0.81,  # assumed: its cache is behind more links than NVIDIA's
     "launch": LAUNCH,
+    "host": HOST,
 }
 DEVICES: Mapping[str, Mapping[str, Any]] = {
     "A100": _A100_DEVICE,

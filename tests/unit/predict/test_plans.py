@@ -13,12 +13,14 @@ GIB = 1 << 30
 DEVICE = Device("100 TFLOP/s", memory=80 * GIB)
 
 
-def step(computing, exposed, idle, gib, tokens=8000):
+def step(computing, exposed, idle, gib, tokens=8000, launches=0.0):
     memory = {"activations": 0.75 * gib * GIB, "parameters": 0.25 * gib * GIB}
-    seconds = computing + exposed + idle
+    seconds = computing + exposed + launches + idle
     flops = 50e12 * computing
     size = gib * GIB
-    return Step(seconds, computing, exposed, idle, flops, memory, size, 80 * GIB, 100e12, tokens)
+    return Step(
+        seconds, computing, exposed, launches, idle, flops, memory, size, 80 * GIB, 100e12, tokens
+    )
 
 
 def layout(tensor, recompute, made=None, why="", left_out=False):
@@ -63,6 +65,7 @@ def test_with_other_tokens_the_same_work_is_compared():
         (step(0.9, 0.06, 0.04, 60), [], "exposed communication"),
         (step(0.7, 0.1, 0.2, 60), [], "idle time"),
         (step(0.97, 0.02, 0.01, 60), [], "computing"),
+        (step(0.6, 0.1, 0.1, 60, launches=0.2), [], "launches by the processor"),
         (step(0.9, 0.06, 0.04, 60), [TOO_LARGE], "memory"),
         (step(0.9, 0.06, 0.04, 60), [replace(TOO_LARGE, step=step(2, 0, 0, 90))], None),
     ],

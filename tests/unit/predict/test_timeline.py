@@ -161,7 +161,7 @@ def test_messages_that_travel_slow_what_computes():
 def test_a_kernel_is_slowed_by_the_call_that_occupies_most_multiprocessors():
     """24 of 132 by a ring in a host, 4 by one of a rank in each host."""
     network = Network.named("H100 hosts", hosts=[8] * 8)
-    costs = Costs(network, Device.named("H100"))
+    costs = Costs(network, Device.named("H100", host=0))
     ends = []
     for members in (tuple(range(8)), tuple(range(0, 64, 8))):
         log = NodeLog()
@@ -169,3 +169,28 @@ def test_a_kernel_is_slowed_by_the_call_that_occupies_most_multiprocessors():
         log.compute("add", 0, 1 << 30)
         ends.append(times_of([recording(log)], costs)[0][1][1])
     assert ends[0] / ends[1] == pytest.approx((132 - 4) / (132 - 24))
+
+
+def test_calls_of_different_groups_occupy_different_multiprocessors():
+    """Each of them 24 of 132; what one group does, it does one after another."""
+    network = Network.named("H100 hosts", hosts=[8] * 8)
+    costs = Costs(network, Device.named("H100", host=0))
+    alone = kernel_beside(costs, "group")
+    assert kernel_beside(costs, "group", "group") == alone
+    assert alone / kernel_beside(costs, "group", "other") == pytest.approx((132 - 48) / (132 - 24))
+
+
+def test_what_is_said_of_all_calls_is_not_added_up():
+    costs = Costs(
+        Network(0, "1 B/s"), Device("1 FLOP/s", memory_bandwidth="1 GB/s", contention=0.5)
+    )
+    assert kernel_beside(costs, "group") == kernel_beside(costs, "group", "other") == 2.0
+
+
+def kernel_beside(costs, *groups):
+    """When a kernel ends that goes on beside long calls of these groups."""
+    log = NodeLog()
+    for group in groups:
+        log.call(group, "all_gather", tuple(range(8)), (1 << 36,))
+    log.compute("add", 0, 10**9)
+    return times_of([recording(log)], costs)[0][-1][1]

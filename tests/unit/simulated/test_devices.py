@@ -144,6 +144,10 @@ def test_attention_needs_rates_of_both_passes():
 
 REFUSED = {
     "name must be one of 'A100', 'H100'": lambda: Device.named("V100"),
+    "host must be 0 or more, as a number or with a unit (s), got 'fast'. For example": lambda: (
+        Device(1, host="fast")
+    ),
+    "host must be 0 or more, as a number or with a unit (s), got -1": lambda: Device(1, host=-1),
     "attention must be one of 'flash 2', got 'cudnn'": lambda: Device.named(
         "A100", attention="cudnn"
     ),
