@@ -107,12 +107,12 @@ def _take_the_same_step(own: Recording, other: Recording) -> bool:
 
 
 def _step(recording: Recording, number: int) -> list[Node]:
-    """The nodes of a step, wherever it begins and whichever lines they are of."""
+    """The nodes of a step, wherever it begins, whichever lines they are of, and without views."""
     begin, end = recording.steps[number]
     nodes: list[Node] = []
     for node in recording.nodes[begin:end]:
         after = tuple(sorted({max(index - begin, -1) for index in node.after}))
-        nodes.append(replace(node, after=after, line=""))
+        nodes.append(replace(node, after=after, line="", host=0.0))
     return nodes
 
 

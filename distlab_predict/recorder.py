@@ -268,4 +268,4 @@ class Recorder(TorchDispatchMode):
         begin = steps[-1][0] if steps else 0
         held = self.journal.held(allocator.is_expandable(os.environ), begin)
         peak = self.journal.peak()
-        return Recording(self.rank, nodes, steps, peak, printed, held, assumed, warned, waits)
+        return Recording(self.rank, nodes, steps, peak, printed, held, assumed, warned, waits=waits)
