@@ -15,21 +15,25 @@ from distlab_predict import nodes
 from distlab_predict.torch_fake import operator_name, place_of
 
 # libraries of torch's own operators, whose FLOPs torch counts if they have any that matter
-COUNTED = {"aten", "fsdp"}
-# those of them whose FLOPs matter and that torch does not count, by how their names begin
+COUNTED = {"aten", "fsdp", "prims"}
+# those of them whose FLOPs matter and that torch does not count, by how their names begin; of a
+# Fourier transform they do not: 5 n log2(n) of 16 n bytes, which bind it on each device in DEVICES
 UNCOUNTED = (
     "_cslt_sparse_mm",
-    "_cudnn_rnn",
-    "_fft_",
+    "_cudnn_rnn",  # its time is that of one small product after the other
     "_foreach_mm",
     "_linalg_",
     "_sparse_semi_structured_",
-    "_thnn_fused_",
     "_weight_int",
     "cholesky",
     "linalg_",
-    "mkldnn_rnn_layer",
+    "lu_unpack",
+    "mkldnn_rnn_layer",  # as _cudnn_rnn
+    "ormqr",
+    "triangular_solve",
 )
+# those of them that bytes bind for all that: a norm reads each number once, and a check a flag
+READ_ONCE = {"_linalg_check_errors", "linalg_cross", "linalg_vector_norm"}
 # products of matrices, with the place of the first of the two among the arguments
 PRODUCTS = {
     "mm": 0,
@@ -157,7 +161,9 @@ def _kind_of_others(operator: Any, counted: int | None) -> str:
         return nodes.CONVOLUTION
     if counted is not None:
         return ""
-    if operator.namespace not in COUNTED or name.startswith(UNCOUNTED):
+    if operator.namespace not in COUNTED:
+        return nodes.UNKNOWN
+    if name.startswith(UNCOUNTED) and name not in READ_ONCE:
         return nodes.UNKNOWN
     return nodes.BYTES
 
