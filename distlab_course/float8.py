@@ -1,7 +1,8 @@
-"""Linear layers that multiply in float8.
+"""Linear layers and experts that multiply in float8.
 
 Called by pretraining.py for lab 63 and benchmarks; it runs on the ranks, or in predict's process.
 The recipe is that of torchao with a scale for each tensor (github.com/pytorch/ao, torchao/float8).
+Experts have one for each row, see float8_grouped.py.
 
     in_float8(model)                     # before fully_shard; gathered=True sends float8
     ...
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distlab_course.experts import RoutedExperts
+from distlab_course.float8_grouped import grouped_in_float8
 from distlab_course.float8_numbers import E4M3, E5M2, scaled
 from distlab_course.float8_weights import GatheredWeight, SentWeight
 
@@ -95,17 +98,17 @@ class Float8Linear(nn.Linear):
 def in_float8(
     model: nn.Module, gathered: bool = False, but: Iterable[str] = ("output",)
 ) -> nn.Module:
-    """Have the linear layers of a model multiply in float8. Call it before `fully_shard`.
+    """Have linear layers and experts of a model multiply in float8. Call it before `fully_shard`.
 
     Runs on: every rank.
 
     Args:
         model: changed in place.
-        gathered: whether fully_shard gathers the weights in float8, a byte a number; then call
-            `share_scales` after each step of the optimizer. The first size of each weight must be a
-            multiple of the number of ranks that share it.
+        gathered: whether fully_shard gathers the weights of linear layers in float8, a byte a
+            number; then call `share_scales` after each step of the optimizer. The first size of
+            each weight must be a multiple of the number of ranks that share it.
         but: names of layers that stay as they are: by default the last one of a language model,
-            whose results need more digits.
+            whose results need more digits. A router is a linear layer too.
 
     Returns:
         the model.
@@ -120,6 +123,8 @@ def in_float8(
         )
     kept = {but} if isinstance(but, str) else set(but)
     for name, module in [*model.named_modules()]:
+        if isinstance(module, RoutedExperts) and name not in kept:
+            module.multiply = grouped_in_float8
         if type(module) is not nn.Linear or name in kept:
             continue
         layer = Float8Linear.__new__(Float8Linear)

@@ -101,8 +101,9 @@ def train(
         compiles: whether torch.compile makes each block; the loss is as it is written.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         reduce_dtype: in which FSDP adds up the gradients of its ranks.
-        float8: whether linear layers multiply in float8, but for the last one, routers, and
-            experts: "no", "yes", or "gathered", where FSDP also gathers their weights in float8.
+        float8: whether linear layers and experts multiply in float8, but for the last layer and
+            routers: "no", "yes", or "gathered", where FSDP also gathers the weights of linear
+            layers in float8.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
@@ -265,8 +266,7 @@ def part(
     with torch.device("meta"):
         model = Llama(size, stage, stages)
     if recipe.float8 != "no":
-        kept = [name for name, _ in model.named_modules() if name.endswith(("output", "gate"))]
-        in_float8(model, recipe.float8 == "gathered", kept)
+        in_float8(model, recipe.float8 == "gathered", not_in_float8(model))
     if mesh["tensor"].size() > 1:
         split(model, mesh["tensor"])
     blocks = list(model.blocks.values())
@@ -292,6 +292,11 @@ def part(
     for router in routers([model]):
         router.begin()
     return model
+
+
+def not_in_float8(model: Llama) -> list[str]:
+    """The names of layers whose results need more digits: the last one, and routers."""
+    return [name for name, _ in model.named_modules() if name.endswith(("output", "gate"))]
 
 
 def run_whole(

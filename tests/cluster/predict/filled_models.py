@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distlab_course.float8 import in_float8
 from distlab_course.llama import Llama
-from distlab_course.pretraining import batch_of, loss_of, train
+from distlab_course.pretraining import batch_of, loss_of, not_in_float8, train
 
 LENGTH = 32
 BATCH = 4
@@ -54,7 +54,7 @@ def model_of_one_process(size, parts, float8=False):
     """The norm of the gradients, and the model with its clipped ones, of all parts of the data."""
     model = Llama(size)
     if float8:
-        in_float8(model)
+        in_float8(model, but=not_in_float8(model))
     fill(model)
     for number in range(parts):
         inputs, targets = batch_of(size, number, BATCH, LENGTH)

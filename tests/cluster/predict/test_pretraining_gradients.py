@@ -23,6 +23,7 @@ DENSE = Size(64, 4, 4, 128, 4, 256)
 NORMED = dataclasses.replace(DENSE, kv_heads=2, head=32, normed=True)
 # two of four experts for a token, and one layer without
 MIXTURE = dataclasses.replace(NORMED, experts=Experts(4, 2, 48, shared=32, dense=1))
+EXPERTS = dataclasses.replace(DENSE, experts=Experts(4, 2, 48))
 IN_GROUPS = Experts(
     8, 2, 32, dense=1, scores="sigmoid", scale=2.5, groups=4, groups_chosen=2, balanced=True
 )
@@ -78,20 +79,22 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("size", "options"),
     [
-        {"float8": "yes"},
-        {"float8": "gathered", "recompute": "full"},
-        {"float8": "yes", "tensor": 2},
+        (DENSE, {"float8": "yes"}),
+        (DENSE, {"float8": "gathered", "recompute": "full"}),
+        (DENSE, {"float8": "yes", "tensor": 2}),
+        (EXPERTS, {"float8": "yes", "expert": 2}),
+        (EXPERTS, {"float8": "gathered", "expert": 4, "recompute": "full"}),
     ],
-    ids=str,
+    ids=["dense"] * 3 + ["experts"] * 2,
 )
-def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, options):
+def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, size, options):
     """But for sums in another order, which may round to the next number in float8.
 
     That is far less than what float8 itself changes.
     """
-    size = dataclasses.replace(DENSE, layers=1)
+    size = dataclasses.replace(size, layers=1)
     data = 4 // options.get("tensor", 1)
     _, model = model_of_one_process(size, data, float8=True)
     _, exact = model_of_one_process(size, data)

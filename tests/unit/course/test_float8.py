@@ -1,4 +1,4 @@
-"""Linear layers in float8, beside the same numbers multiplied in float32."""
+"""Linear layers and experts in float8, beside the same numbers multiplied in float32."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from distlab_course.experts import Mixture, grouped
 from distlab_course.float8 import Float8Linear, in_float8
+from distlab_course.float8_grouped import grouped_in_float8
 from distlab_course.float8_numbers import E4M3, E5M2, cast, scale_of, scaled
+from distlab_course.sizes import Experts, Size
 
 
 def rounded(values, dtype):
@@ -92,3 +95,74 @@ def test_a_weight_that_is_sent_in_float8_is_trained_and_copied_like_others():
     again = in_float8(nn.Sequential(nn.Linear(16, 32, bias=False)), gathered=True)
     again.load_state_dict(sent.state_dict())
     assert torch.equal(again[0].weight.part, plain[0].weight)
+
+
+ENDS = torch.tensor([32, 32, 93], dtype=torch.int32)  # the second group has no rows
+
+
+def along(values, dim):
+    """A tensor as float8 has it with one scale along a dimension, a power of two, in float32."""
+    largest = values.abs().amax(dim, keepdim=True)
+    scale = 2 ** torch.floor(torch.log2(448 / largest))
+    return cast(values, scale, E4M3).float() / scale
+
+
+def of_groups(values):
+    return [values[:32], values[32:32], values[32:]]
+
+
+def test_a_grouped_product_multiplies_what_float8_has_of_rows_and_columns():
+    """All three products, group by group in float32, and rounded as a GPU does."""
+    torch.manual_seed(0)
+    rows = torch.randn(93, 64) * torch.logspace(-3, 3, 93)[:, None]  # each row has its own scale
+    weights = torch.randn(3, 48, 64) * torch.tensor([1, 1, 1e-4])[:, None, None]
+    rows.requires_grad = weights.requires_grad = True
+    gradient = torch.randn(93, 48)
+    result = grouped_in_float8(rows, weights, ENDS)
+    result.backward(gradient)
+
+    given, matrices = rows.detach(), weights.detach()
+    products = []
+    for some, matrix in zip(of_groups(along(given, 1)), along(matrices, 2), strict=True):
+        products.append(some @ matrix.T)
+    torch.testing.assert_close(result, torch.cat(products), rtol=4e-3, atol=1e-6)
+    of_rows = []
+    for some, matrix in zip(of_groups(along(gradient, 1)), along(matrices, 1), strict=True):
+        of_rows.append(some @ matrix)
+    torch.testing.assert_close(rows.grad, torch.cat(of_rows), rtol=4e-3, atol=1e-5)
+    of_weights = []
+    for some, ones in zip(of_groups(along(gradient, 0)), of_groups(along(given, 0)), strict=True):
+        of_weights.append(some.T @ ones)
+    torch.testing.assert_close(weights.grad, torch.stack(of_weights), rtol=4e-3, atol=1e-2)
+
+
+def test_experts_in_float8_are_close_to_those_in_bfloat16_and_their_router_stays():
+    torch.manual_seed(0)
+    exact = Mixture(Size(64, 1, 2, 32), Experts(4, 2, 48, shared=32)).bfloat16()
+    exact.router.begin()
+    with torch.no_grad():
+        for parameter in exact.parameters():
+            parameter.normal_(std=0.1)
+    eight = in_float8(copy.deepcopy(exact), but=["router.gate"])
+    assert type(eight.router.gate) is nn.Linear
+    assert type(eight.shared.w1) is Float8Linear
+    assert eight.experts.multiply is grouped_in_float8
+    assert in_float8(copy.deepcopy(exact), but=["experts"]).experts.multiply is grouped
+    found = []
+    for mixture in (exact, eight):
+        x = torch.randn(
+            2, 8, 64, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(1)
+        ).requires_grad_()
+        result = mixture(x)
+        result.float().square().sum().backward()
+        found.append([result, x.grad, mixture.experts.w13.grad, mixture.experts.w2.grad])
+    for one, other in zip(*found, strict=True):
+        error = (one - other).norm() / one.norm()
+        assert 0.001 < error < 0.1
+
+
+def test_experts_without_tokens_have_no_gradient_in_float8():
+    weights = torch.ones(2, 16, 16, requires_grad=True)
+    rows = torch.ones(0, 16, requires_grad=True)
+    grouped_in_float8(rows, weights, torch.zeros(2, dtype=torch.int32)).sum().backward()
+    assert not weights.grad.any()
