@@ -223,6 +223,8 @@ class Device:
         if self.processors is None:
             return self.launch + max(2 * m * n * k / rate, num_bytes / self.bandwidth)
         rate *= self.processors.reached.get(dtype, 1.0)
+        if groups > 1:
+            rate *= self.processors.grouped.get(dtype, 1.0)
         shape = (groups, m, n, k)
         return self.launch + seconds_of_product(
             self.processors, rate, self.bandwidth, shape, bytes_of(dtype), num_bytes

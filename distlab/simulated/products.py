@@ -23,6 +23,10 @@ them from there. By how much the FLOP/s are off:
 - MI300X: 4 % too slow for the best shapes.
 - A100: large products within 4 %, but squares of up to 4,096 take 1.2 to 2 times as long as here,
   and why is not known.
+- Groups in float8: 14 rows, median 9 %, worst 40 % too quick (narrow ones with few numbers to add
+  up, and gradients of weights). They are slower than a single product of the same size (`grouped`):
+  kernels for groups have few tiles to choose from, and for a gradient of weights each adds up over
+  any number of rows. Only DeepGEMM's, in the first rows above, are as quick as a single one.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ class Processors:
         cache_bandwidth: bytes a second from the cache to all multiprocessors.
         sharing: how many neighbours read the longer side of their tiles once for all of them.
         ramp: seconds of a wave in which it does not multiply.
+        grouped: by number format, what groups of products in one kernel reach of what a single one
+            does, above 0 and up to 1; in other formats all of it.
 
     Raises:
         ArgumentError: a value that breaks its rule.
@@ -65,6 +71,7 @@ class Processors:
     cache_bandwidth: float
     sharing: int = 1
     ramp: float = 0.0
+    grouped: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         whole_number("count", self.count, 1, advice="For example: count=132.")
@@ -73,6 +80,8 @@ class Processors:
         quantity("ramp", self.ramp, NO_UNIT, "1e-6", zero=True)
         for dtype, reached in self.reached.items():
             share_above_0(f"reached[{dtype!r}]", reached)
+        for dtype, share in self.grouped.items():
+            share_above_0(f"grouped[{dtype!r}]", share)
         sizes = {len(tile) for tile in self.tiles}
         if sizes != {2}:
             advice = "For example: tiles=((128, 128), (128, 256))."

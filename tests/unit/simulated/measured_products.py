@@ -184,6 +184,56 @@ MEASURED = (
         ),
     ),
     Rows(
+        "github.com/pytorch/ao, pull request 2490: groups in float8",
+        "H100, 500 W",
+        FLOAT8,
+        ((16, 8192, 8192, 5120, 776),),
+    ),
+    Rows(
+        "DeepGEMM, issue 107, the gradient of weights: groups in float8",
+        "H200",
+        FLOAT8,
+        (
+            (4, 28672, 4096, 4096, 813),
+            (4, 8192, 7168, 4096, 814),
+            (4, 28672, 4096, 8192, 858),
+            (4, 8192, 7168, 8192, 873),
+            (8, 57344, 4096, 4096, 816),
+        ),
+    ),
+    Rows(
+        "github.com/pytorch/ao at 0b1bb117, moe_training/README.md: groups in float8",
+        "B200",
+        FLOAT8,
+        ((8, 131072, 2048, 7168, 2094),),
+    ),
+    Rows(
+        "the same, the gradient of weights: groups in float8",
+        "B200",
+        FLOAT8,
+        ((8, 16384, 7168, 16384, 1595),),
+    ),
+    Rows(
+        "github.com/pytorch/pytorch, pull request 174699, C++, Blackwell: groups in float8",
+        "B200",
+        FLOAT8,
+        (
+            (8, 131072, 8192, 5120, 2326),
+            (8, 131072, 1408, 2048, 1473),
+            (8, 131072, 2048, 7168, 1926),
+            (16, 131072, 8192, 5120, 2312),
+        ),
+    ),
+    Rows(
+        "github.com/Dao-AILab/quack, pull request 161, torch's column: groups in float8",
+        "B200",
+        FLOAT8,
+        (
+            (8, 16384, 8192, 5120, 2325),
+            (8, 16384, 2048, 7168, 2313),
+        ),
+    ),
+    Rows(
         "github.com/meta-pytorch/float8_experimental, pull request 100",
         "H100, 500 W",
         BFLOAT16,
