@@ -120,6 +120,8 @@ def with_microbatches(row: Row, count: int) -> Row:
 
 def predicted(row: Row, table: PublishedTable, device: Device) -> Prediction:
     """A step of a row's program on its machines."""
+    if row.captured:
+        device = replace(device, host=0.0)
     program = functools.partial(train, size=row.size, **{**DEFAULTS, **row.options})
     return distlab.predict(
         program, row.ranks, table.machines(row.ranks), device, compiled=row.compiled

@@ -10,8 +10,8 @@ over again. The programs of the others only resemble it:
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
 - Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
-  FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures its kernels in
-  CUDA graphs in some of the rows.
+  FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
+  of some rows in CUDA graphs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Row:
         memory: what torch reserves, in GiB, or in words; None if that was not published.
         kind: DENSE, FLOAT8 or EXPERTS.
         compiled: whether torch.compile was used.
+        captured: whether all kernels of a step are in a CUDA graph, so that no processor launches
+            them.
         options: of `distlab_course.pretraining.train`.
     """
 
@@ -53,6 +55,7 @@ class Row:
     memory: float | str | None = None
     kind: str = DENSE
     compiled: bool = False
+    captured: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -154,7 +157,16 @@ def compiled(
 ) -> Row:
     """A step whose blocks are compiled, each by itself, in float8 if its options say so."""
     kind = FLOAT8 if "float8" in options else DENSE
-    return Row(name, ranks, SIZES[size], tokens, memory, kind, True, {"compiles": True, **options})
+    return Row(
+        name,
+        ranks,
+        SIZES[size],
+        tokens,
+        memory,
+        kind,
+        compiled=True,
+        options={"compiles": True, **options},
+    )
 
 
 TITAN_H100 = PublishedTable(
@@ -317,6 +329,7 @@ def bridge(
     length: int,
     *,
     float8: bool = True,
+    captured: bool = False,
     **layout: int,
 ) -> Row:
     """A row of Megatron-Bridge.
@@ -330,6 +343,7 @@ def bridge(
         micro: sequences of a micro-batch.
         length: of a sequence, in tokens.
         float8: whether products are in float8.
+        captured: whether all kernels of a step are in a CUDA graph.
         layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
     replicas = ranks
@@ -350,7 +364,16 @@ def bridge(
     if float8:
         options["float8"] = "gathered"
     kind = EXPERTS if SIZES[size].experts else FLOAT8
-    return Row(name, ranks, SIZES[size], tokens, None, kind, True, options)
+    return Row(
+        name,
+        ranks,
+        SIZES[size],
+        tokens,
+        kind=kind,
+        compiled=True,
+        captured=captured,
+        options=options,
+    )
 
 
 BRIDGE_H100 = PublishedTable(
@@ -400,7 +423,7 @@ BRIDGE_B200 = PublishedTable(
     B200,
     B200_HOSTS,
     [
-        bridge("8B", 8, "8B", 30624, 128, 2, 8192),
+        bridge("8B", 8, "8B", 30624, 128, 2, 8192, captured=True),
         bridge("405B", 128, "405B", 661, 64, 1, 8192, tensor=4, pipeline=8, context=2, stages=8),
         bridge("DeepSeek-V3", 256, "DeepSeek-V3", 2139, 2048, 1, 4096, pipeline=16, expert=8),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
@@ -462,7 +485,7 @@ BRIDGE_GB300 = PublishedTable(
     GB300,
     RACKS,
     [
-        bridge("8B", 8, "8B", 37556, 128, 2, 8192),
+        bridge("8B", 8, "8B", 37556, 128, 2, 8192, captured=True),
         bridge("70B, FSDP", 64, "70B", 4520, 256, 2, 8192, reshard=True),
         bridge(
             "405B",
