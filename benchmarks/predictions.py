@@ -81,8 +81,9 @@ def _calibrated(table: PublishedTable) -> Device:
     guess = predicted(first, table, replace(table.device, efficiency=1.0))
     seconds = _tokens_in_step(first) / first.ranks / (first.tokens or 1.0)
     if guess.seconds >= seconds:
-        return guess.device
-    return guess.calibrated(seconds)
+        return replace(table.device, efficiency=1.0)
+    found = guess.calibrated(seconds)
+    return replace(table.device, efficiency=found.efficiency, if_slower=found.if_slower)
 
 
 def _step_of(row: Row, table: PublishedTable, device: Device) -> Step:
