@@ -14,6 +14,7 @@ from torch import Tensor
 from distlab_predict import nodes
 from distlab_predict import torch_fake as fake
 from distlab_predict.dataflow import COLUMNS, FUSED, OPAQUE
+from distlab_predict.fusion import MOST_READS
 
 # Operators with kernels of their own, which inductor does not write (make_fallback in lowering.py),
 # or whose kernels scatter what they write, by how their names begin. Norms of batches and groups
@@ -87,7 +88,8 @@ GATHERING = {"embedding", "gather", "index", "index_select", "take_along_dim"}
 # they read none of what they overwrite
 OVERWRITING = {"copy_", "fill_", "normal_", "uniform_", "zero_"}
 # A reduction of so few numbers is written out, each of them read by the operator for its result
-# (torch._inductor.config.unroll_reductions_threshold).
+# (torch._inductor.config.unroll_reductions_threshold). If these are more than a kernel may read to
+# compute a value again (MOST_READS), it is computed once.
 UNROLLED = 8
 STATISTIC = 4  # bytes of one, a float32
 
@@ -192,7 +194,8 @@ def _reduction(called: Called) -> Part:
     source = called.given[0]
     writes = [Written(tensor, True) for tensor in called.made]
     if called.made[0].numel() * UNROLLED >= source.numel():
-        return Part(FUSED, [Written(tensor, False) for tensor in called.made])
+        is_once = called.made[0].numel() * MOST_READS < source.numel()
+        return Part(FUSED, [Written(tensor, is_once) for tensor in called.made])
     dims = _reduced_dims(called, source.dim())
     is_within_rows = source.dim() - 1 in dims and len(dims) < source.dim()
     return Part(FUSED if is_within_rows else COLUMNS, writes)

@@ -7,6 +7,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import fresh_cache
 
 from distlab_course.layers import FeedForward
+from distlab_course.permuted import places_of, spread
 from distlab_predict.nodes import BYTES
 from tests.unit.predict.noted import compiled, step
 
@@ -47,9 +48,12 @@ def graphs(monkeypatch):
     return found
 
 
-@pytest.mark.skipif(
+links = pytest.mark.skipif(
     " " in torch.__file__, reason="torch's compiler cannot link from a folder with a space"
 )
+
+
+@links
 def test_kernels_are_those_that_the_compiler_makes(graphs):
     """As many, and their bytes within 15 %.
 
@@ -65,3 +69,38 @@ def test_kernels_are_those_that_the_compiler_makes(graphs):
     predicted = [kernel.num_bytes for kernel in step(compiled(made)) if kernel.kind == BYTES]
     predicted = sorted(size for size in predicted if size != cast)
     assert predicted == pytest.approx(real, rel=0.15)
+
+
+class Spread(nn.Module):
+    """Eight rows for each token, as for its experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(WIDTH)
+        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, tokens, order, places):
+        return self.first(spread(self.norm(tokens), order, places))
+
+
+def of_experts():
+    order = torch.arange(8 * TOKENS).flip(0)
+    tokens = torch.ones(TOKENS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    return Spread().bfloat16(), tokens, order, places_of(order)
+
+
+@links
+def test_the_sum_of_a_token_s_gradients_is_computed_once_and_written(graphs):
+    """Two kernels of the norm's backward pass read it, and one of them computes it."""
+    model, *values = of_experts()
+    with fresh_cache():
+        result = torch.compile(model)(*values)
+        result.backward(torch.ones_like(result))
+    _, real = graphs
+    kernels = [kernel.num_bytes for kernel in step(compiled(of_experts)) if kernel.kind == BYTES]
+    statistics = 8 * WIDTH  # bytes, of the norm's weight
+    forward, *backward = [size for size in kernels if size > statistics]
+    assert sorted(backward) == pytest.approx(sorted(real), rel=0.01)
+    rows = 8 * TOKENS * WIDTH * 2
+    assert rows < forward < max(real) < 1.5 * rows
+    assert min(real) < rows / 2

@@ -5,6 +5,7 @@ But for one with a context, as torch's attention of a CPU cannot be shared.
 
 import dataclasses
 import functools
+from collections import Counter
 
 import pytest
 
@@ -104,3 +105,25 @@ def test_experts_of_a_layer_meet_their_tokens_by_four_all_to_alls():
     assert calls.count((shares,) * 4) == 2 * 8
     assert calls.count((tokens,) * 4) == 4 * 8
     assert len(calls) == 7 * 8
+
+
+def test_experts_in_float8_are_predicted_as_groups_in_float8():
+    """Two products forward and four backward for each layer, of numbers of one byte."""
+    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 48))
+    program = functools.partial(
+        SMALL, size=mixture, expert=4, recompute="none", float8="yes", steps=1, resumed=True
+    )
+    recording = distlab.predict(program, 4, NETWORK, FREE, compiled=True).recordings[0]
+    groups = [node for node in recording.nodes if getattr(node, "kind", "") == "grouped"]
+    assert {node.dtype for node in groups} == {"float8_e4m3fn"}
+    rows, width, hidden = 2 * 32 * 2, 64, 48  # of the one expert here
+    there = (1, rows, 2 * hidden, width), (1, rows, width, hidden)
+    back = (1, rows, width, 2 * hidden), (1, rows, hidden, width)
+    of_weights = (1, 2 * hidden, width, rows), (1, width, hidden, rows)
+    shapes = Counter(node.shape for node in groups)
+    assert shapes == Counter(dict.fromkeys((*there, *back, *of_weights), 8))
+    for node in groups:
+        _, m, n, k = node.shape
+        scales = 4 * (m + n) + 4  # and where the group ends
+        assert node.num_bytes == m * k + k * n + 2 * m * n + scales
+    assert all(node.kind != "unknown" for node in recording.nodes if hasattr(node, "kind"))
