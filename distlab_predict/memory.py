@@ -12,6 +12,7 @@ its blocks is found by allocator.py, which puts each storage in its place.
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from distlab_predict.peaks import (
     sizes_by_kind,
 )
 from distlab_predict.streams import NodeLog
-from distlab_predict.torch_fake import part_of
+from distlab_predict.torch_fake import in_memory
 
 ACTIVATIONS = "activations"
 GRADIENTS = "gradients"
@@ -100,9 +101,8 @@ class Journal:
 
     def name(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say what the storages of these tensors are; those of parameters stay parameters."""
-        for tensor in tensors:
-            storage = part_of(tensor).untyped_storage()
-            living = self._living.get(key_of(storage))
+        for tensor in chain.from_iterable(map(in_memory, tensors)):
+            living = self._living.get(key_of(tensor.untyped_storage()))
             if living is not None and self._kinds[living.number] != PARAMETERS:
                 self._kinds[living.number] = kind
 

@@ -105,8 +105,10 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            # it comes again, with the part of this rank
+        made_of_others = [kind for kind in types if fake.is_made_of_others(kind)]
+        if made_of_others:  # it comes again, with what they are made of: of a DTensor, its part
+            if not any(issubclass(kind, DTensor) for kind in made_of_others):
+                return NotImplemented
             made = torch_lists.on_parts(self.__torch_dispatch__, operator, args, kwargs or {})
             if made is NotImplemented:
                 self.log.host += launches.DTENSOR

@@ -308,6 +308,23 @@ def device_of(tensor: Tensor) -> torch.device:
     return tensor.device
 
 
+def is_made_of_others(kind: type) -> bool:
+    """Whether tensors of a class have no memory of their own, as a DTensor or a pair of tensors."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def in_memory(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors that a tensor is made of in the end; itself, if it has memory of its own."""
+    if not is_made_of_others(type(tensor)):
+        yield tensor
+        return
+    names, _ = cast("Any", tensor).__tensor_flatten__()
+    for name in names:
+        part = getattr(tensor, name)
+        if isinstance(part, Tensor):  # and not the mesh of a DTensor
+            yield from in_memory(part)
+
+
 def part_of(tensor: Tensor) -> Tensor:
     """What this rank has of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)

@@ -101,3 +101,29 @@ def test_half_the_bytes_are_predicted():
     assert [size for name, size in eight if name == "all_gather"] == [n // 2 for n in gathers]
     # the scales of both weights of the step before
     assert [call for call in eight if call[0] == "all_reduce"] == [("all_reduce", 2 * 4)]
+
+
+def kept_whole(rank, world_size, gathered):
+    """Gathered weights stay until the backward pass, and most memory is needed at its begin."""
+    model = nn.Sequential(*[nn.Linear(128, 128, bias=False) for _ in range(4)])
+    in_float8(model, gathered=gathered)
+    mesh = init_device_mesh("cpu", (world_size,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    for layer in model:
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(4096, 128)).square().sum().backward()
+    optimizer.step()
+
+
+def test_gathered_weights_are_unsharded_parameters_with_half_the_bytes():
+    memory = {}
+    for gathered in (False, True):
+        program = functools.partial(kept_whole, gathered=gathered)
+        prediction = distlab.predict(program, 4, NETWORK, distlab.Device("1 TFLOP/s"))
+        memory[gathered] = prediction.memory
+    numbers = 4 * 128 * 128
+    assert memory[False]["unsharded parameters"] >= 2 * numbers
+    assert memory[True]["unsharded parameters"] == numbers
+    assert memory[True]["parameters"] == memory[False]["parameters"] == 4 * numbers // 4
+    assert sum(memory[True].values()) < sum(memory[False].values())

@@ -1,9 +1,12 @@
 """What a program's memory is at its peak, by what it is and on which stream it was made."""
 
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from distlab_predict import memory
+from distlab_predict import torch_fake as fake
 from distlab_predict.held import Level, Made
+from distlab_predict.recorder import Recorder
 from distlab_predict.streams import NodeLog
 
 
@@ -47,6 +50,20 @@ def test_what_was_made_before_the_first_step_counts_while_it_lives():
     del passing
     journal.begin()
     assert journal.peak() == {"parameters": 12}
+
+
+def test_a_tensor_that_is_made_of_others_has_no_memory_of_its_own():
+    """As a weight that is gathered in float8, which torch takes for one in bfloat16."""
+    recorder = Recorder(0)
+    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+        pair = TwoTensor(torch.zeros(10), torch.zeros(10))
+        doubled = pair * 2
+        recorder.journal.name(memory.PARAMETERS, [pair])
+        recorder.journal.begin()
+        peak = recorder.journal.peak()
+    assert [node.name for node in recorder.log.nodes] == ["zeros", "zeros", "mul", "mul"]
+    assert peak == {"parameters": 80, "activations": 80}
+    assert isinstance(doubled, TwoTensor)
 
 
 # --- what a GPU reserves, and what a compiled program does without ---
