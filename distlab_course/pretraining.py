@@ -71,6 +71,7 @@ def train(
     reshard: bool | None = None,
     recompute: str = "op",
     compiles: bool = False,
+    compiles_loss: bool = False,
     dtype: torch.dtype = torch.bfloat16,
     reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
@@ -98,7 +99,8 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
-        compiles: whether torch.compile makes each block; the loss is as it is written.
+        compiles: whether torch.compile makes each block.
+        compiles_loss: whether it makes the loss as well, as in TorchTitan since 2025.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         reduce_dtype: in which FSDP adds up the gradients of its ranks.
         float8: whether linear layers and experts multiply in float8, but for the last layer and
@@ -146,12 +148,13 @@ def train(
     inputs, targets = batch_of(size, own, batch, length)
     # where gradients are added up, see sum_gradients
     parts = 1 if experts is None else mesh["data"].size()
+    make_loss = torch.compile(loss_of) if compiles_loss else loss_of
     with shared(inputs, targets, models, mesh, context):
         if pipeline > 1:
-            loss = functools.partial(loss_of, parts=parts)
+            loss = functools.partial(make_loss, parts=parts)
             run = pipelined(models, mesh, inputs, targets, size, loss, count, dtype)
         else:
-            loss = functools.partial(loss_of, parts=parts * count)
+            loss = functools.partial(make_loss, parts=parts * count)
             run = functools.partial(
                 run_whole, models[0], inputs, targets, loss, count, keep=not reshard
             )

@@ -8,6 +8,7 @@ DTensor's own program is; what follows any other is not.
 """
 
 import functools
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -169,7 +170,7 @@ class Compiled:
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
         """Note that the program has these tensors, so that they must be written."""
-        parts = [fake.part_of(tensor) for tensor in tensors]
+        parts = itertools.chain.from_iterable(map(fake.in_memory, tensors))
         self._note(OPAQUE, False, self._is_in_backward(), _all_of(parts), [], node=HELD)
 
     def _note(

@@ -26,12 +26,14 @@ class Fused:
         nodes: in their order.
         lives: by the numbers of the storages that the compiled program makes, the first and the
             last node at which they have memory; None for those that it does without.
+        uses: by the numbers of other storages, the last node that reads or writes them.
         places: by a number of old nodes, the number of new nodes that are called by then.
         waits: of the program for its device.
     """
 
     nodes: list[Node]
     lives: Lives
+    uses: dict[int, int]
     places: list[int]
     waits: tuple[Wait, ...]
 
@@ -120,6 +122,7 @@ class _Renewed:
         self._places = [0]
         self._graph: tuple[int, bool] | None = None  # the last one of those that were compiled
         self._lives: Lives = dict.fromkeys(storage for storage in flow.made if storage >= 0)
+        self._uses: dict[int, int] = {}
 
     def fused(self, waits: Sequence[Wait]) -> Fused:
         """What was made of all nodes."""
@@ -127,7 +130,7 @@ class _Renewed:
         for wait in waits:
             ends = self._new_ends(wait.ends)
             new.append(Wait(self._places[wait.before], ends))
-        return Fused(self._nodes, self._lives, self._places, tuple(new))
+        return Fused(self._nodes, self._lives, self._uses, self._places, tuple(new))
 
     def take_over(self, index: int) -> None:
         """Take an old node as it is."""
@@ -198,3 +201,5 @@ class _Renewed:
             if value.storage in self._lives:
                 first, _ = self._lives[value.storage] or (index, index)
                 self._lives[value.storage] = (first, index)
+            else:
+                self._uses[value.storage] = index

@@ -121,19 +121,29 @@ class Journal:
             return None
         return living.number
 
-    def replace(self, lives: Mapping[int, tuple[int, int] | None], places: Sequence[int]) -> None:
+    def replace(
+        self,
+        lives: Mapping[int, tuple[int, int] | None],
+        uses: Mapping[int, int],
+        places: Sequence[int],
+    ) -> None:
         """Have the nodes of a compiled program in place of those that were noted.
 
         Args:
             lives: by the number of a storage, the first and the last of the new nodes that use it;
-                None for one that has no memory. All others live as they did.
+                None for one that has no memory. All others live as they did, or longer.
+            uses: by the number of another storage, the last of the new nodes that uses it, as a
+                compiled program may keep an argument for its gradient that an eager one lets go.
             places: by a number of old nodes, the number of new ones that are called by then.
         """
+        last = {change.number: index for index, change in enumerate(self._changes)}
         changes = []  # with the node, and what comes first: to give back, to take for the next node
-        for change in self._changes:
+        for index, change in enumerate(self._changes):
             first_use, last_use = lives.get(change.number) or (None, None)
             node = places[change.node]
             if change.number not in lives:
+                if change.size < 0 and index == last[change.number]:
+                    node = max(node, uses.get(change.number, -1) + 1)
                 changes.append((node, 1, change._replace(node=node)))
             elif first_use is not None and last_use is not None and change.size > 0:
                 end = last_use + 1

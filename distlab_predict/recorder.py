@@ -263,7 +263,7 @@ class Recorder(TorchDispatchMode):
         waits = tuple(self.log.waits)
         if self._compiled is not None:
             made = self._compiled.end(steps, waits)
-            self.journal.replace(made.lives, made.places)
+            self.journal.replace(made.lives, made.uses, made.places)
             nodes = made.nodes
             waits = made.waits
             steps = [(made.places[begin], made.places[end]) for begin, end in steps]

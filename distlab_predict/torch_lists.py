@@ -10,7 +10,13 @@ from typing import Any
 
 from torch.distributed.tensor import DTensor
 
-from distlab_predict.torch_fake import operator_name, part_of
+from distlab_predict.torch_fake import (
+    changes_arguments,
+    in_memory,
+    is_made_of_others,
+    operator_name,
+    part_of,
+)
 
 # operators that treat each number by itself
 ELEMENTWISE = {
@@ -38,7 +44,7 @@ Operator = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def on_parts(run: Operator, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the parts of this rank; NotImplemented if DTensor has to see them.
+    """Run an operator on the parts of this rank; NotImplemented if their classes must see them.
 
     Args:
         run: runs it on tensors that are no DTensors, with the same arguments as a dispatch mode.
@@ -52,6 +58,10 @@ def on_parts(run: Operator, operator: Any, args: tuple[Any, ...], kwargs: dict[s
     for argument in args:
         if isinstance(argument, list):
             argument = [part_of(one) for one in argument]
+            if changes_arguments(operator):  # then no result has their class
+                argument = [_in_memory(one) for one in argument]
+            if any(is_made_of_others(type(one)) for one in argument):
+                return NotImplemented
         parts.append(argument)
     made = run(operator, (), tuple(parts), kwargs)
     if made is None:  # it has changed the first list
@@ -60,6 +70,14 @@ def on_parts(run: Operator, operator: Any, args: tuple[Any, ...], kwargs: dict[s
     for part, like in zip(made, args[0], strict=True):
         wrapped.append(DTensor(part, like._spec, requires_grad=False))
     return wrapped
+
+
+def _in_memory(part: Any) -> Any:
+    """The only tensor that a part is made of; the part itself, if it is a number or of several."""
+    if not is_made_of_others(type(part)):
+        return part
+    found = list(in_memory(part))
+    return found[0] if len(found) == 1 else part
 
 
 def _are_alike(args: tuple[Any, ...]) -> bool:

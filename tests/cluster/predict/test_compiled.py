@@ -52,15 +52,29 @@ def test_a_compiled_program_does_the_same_with_fewer_bytes(options):
     assert compiled.memory["activations"] < eager.memory["activations"]
 
 
-def test_a_program_that_compiles_its_blocks_does_not_compile_its_loss():
-    """So it moves more than one that is compiled as a whole, and less than one that is not."""
+def test_only_what_a_program_compiles_moves_fewer_bytes():
+    """All of it, its blocks and its loss, its blocks, or nothing."""
     whole = functools.partial(train, **BATCH)
     blocks = functools.partial(train, **BATCH, compiles=True)
+    with_loss = functools.partial(blocks, compiles_loss=True)
     sizes = []
-    for program, compiled in ((whole, True), (blocks, True), (blocks, False)):
+    for program, compiled in ((whole, True), (with_loss, True), (blocks, True), (blocks, False)):
         sizes.append(moved(distlab.predict(program, 8, NETWORK, FREE, compiled=compiled)))
-    assert sizes[0] < sizes[1] < sizes[2]
-    assert sizes[2] == moved(distlab.predict(whole, 8, NETWORK, FREE))
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
+    assert sizes[3] == moved(distlab.predict(whole, 8, NETWORK, FREE))
+
+
+def test_a_compiled_loss_has_no_scores_in_float32():
+    """Of a large vocabulary: not those of its argument, of its logarithm, and of two gradients."""
+    size = Size(64, 1, 2, 128, kv_heads=2, vocabulary=4096)
+    program = functools.partial(train, size=size, batch=2, length=256, compiles=True)
+    scores = 2 * 256 * 4096
+    eager = distlab.predict(program, 2, NETWORK, FREE, compiled=True)
+    compiled = distlab.predict(
+        functools.partial(program, compiles_loss=True), 2, NETWORK, FREE, compiled=True
+    )
+    less = eager.memory["activations"] - compiled.memory["activations"]
+    assert 3 * 4 * scores - 2 * 2 * scores == pytest.approx(less, rel=0.05)
 
 
 def test_a_sweep_of_compiled_programs():

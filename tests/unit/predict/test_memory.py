@@ -141,7 +141,7 @@ def test_storages_of_a_compiled_program_live_while_its_nodes_use_them():
     assert [journal.number_of(tensor) for tensor in kept] == [0, 1, 2]
     assert journal.number_of(torch.zeros(3)) is None
     assert journal.peak() == {"activations": 4 * (10 + 20 + 40)}
-    journal.replace({0: (0, 1), 1: None}, [0, 1, 1, 2, 3])
+    journal.replace({0: (0, 1), 1: None}, {}, [0, 1, 1, 2, 3])
     assert journal.peak() == {"activations": 4 * (10 + 40)}
     levels = journal.held(False, 0).levels
     assert levels == (
@@ -149,6 +149,21 @@ def test_storages_of_a_compiled_program_live_while_its_nodes_use_them():
         Level(1, {"activations": 4 * (10 + 40)}),
         Level(2, {"activations": 4 * 40}),
     )
+
+
+def test_what_a_compiled_gradient_reads_lives_until_then():
+    """An argument that an eager program lets go after its first node, and no storage made later."""
+    log = NodeLog()
+    journal = memory.Journal(log)
+    journal.begin()
+    for size in (10, 20, 40):
+        tensor = torch.zeros(size)
+        journal.add(tensor)
+        log.compute("add", 0, 0)
+        del tensor
+    assert journal.peak() == {"activations": 4 * 40}
+    journal.replace({}, {0: 2, 1: 0}, [0, 1, 2, 3])
+    assert journal.peak() == {"activations": 4 * (10 + 40)}
 
 
 def test_levels_are_those_of_the_last_step():

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from distlab_course.float8_weights import SentWeight
 from distlab_predict.torch_lists import on_parts
 
 
@@ -56,3 +57,12 @@ def test_dtensor_sees_what_is_not_alike(mesh):
     assert on_parts(run, add, (sums, sums), {}) is NotImplemented
     assert on_parts(run, torch.ops.aten._foreach_norm.Scalar, (halves,), {}) is NotImplemented
     assert on_parts(run, torch.ops.aten.add.Tensor, (halves[0], 1), {}) is NotImplemented
+
+
+def test_weights_that_wrap_others_are_changed_inside(mesh):
+    """A result would need their class, so only operators in place take the short way."""
+    part = torch.arange(1.0, 4.0)
+    given = [DTensor.from_local(SentWeight(part), mesh, [Shard(0)])]
+    assert on_parts(run, torch.ops.aten._foreach_mul_.Scalar, (given, 2.0), {}) is None
+    assert part.tolist() == [2.0, 4.0, 6.0]
+    assert on_parts(run, torch.ops.aten._foreach_sqrt.default, (given,), {}) is NotImplemented
