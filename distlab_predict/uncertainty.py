@@ -217,6 +217,8 @@ def compare(a: Prediction, b: Prediction) -> Ratio:
 
     - What is wrong with all costs of a basis counts only as far as one step depends more on the
       basis than the other does. What is wrong with single shapes counts where only one has them.
+    - What a trace's kernels and calls do not explain of its step counts in the same way: as far as
+      the steps rest on other things, or whole where only one of them rests on this trace.
     - Two runs of one step differ by 1 %, and each doubling of the ranks adds 0.5 %.
 
     Runs on: the notebook's kernel.
@@ -226,15 +228,40 @@ def compare(a: Prediction, b: Prediction) -> Ratio:
     """
     doublings = math.log2(a.ranks / b.ranks)
     squares = 2 * RUNS**2 + (DOUBLED * doublings) ** 2  # two runs
+    together = 0.0
+    not_shared = 0.0
     for basis in {**a.longer, **b.longer}:
         known = UNCERTAINTIES[basis]
         of_a = a.longer.get(basis, Longer(0.0, 0.0))
         of_b = b.longer.get(basis, Longer(0.0, 0.0))
         squares += ((of_a.together - of_b.together) * known.common) ** 2
-        squares += (_apart(a, b, basis, of_a.alone, of_b.alone) * known.own) ** 2
-    widest = 1 + math.sqrt(squares)
+        apart = _apart(a, b, basis, of_a.alone, of_b.alone)
+        squares += (apart * known.own) ** 2
+        together += of_a.alone + of_b.alone
+        not_shared += apart
+    share = not_shared / together if together else 0.0
+    slower, quicker = _not_explained_of_both(a.device.measured, b.device.measured, share)
     ratio = a.rate / b.rate
-    return Ratio(ratio, ratio / widest, ratio * widest)
+    low = ratio / (1 + math.sqrt(squares + slower))
+    high = ratio * (1 + math.sqrt(squares + quicker))
+    return Ratio(ratio, low, high)
+
+
+def _not_explained_of_both(
+    a: Measured | None, b: Measured | None, not_shared: float
+) -> tuple[float, float]:
+    """The squares of the shares by which one step may be slower than another, and quicker.
+
+    Args:
+        a, b: what each of them rests on.
+        not_shared: the share of the two steps that is not the same in both.
+    """
+    shorter_a, longer_a = _not_explained(a)
+    shorter_b, longer_b = _not_explained(b)
+    if a == b:
+        square = (max(shorter_a, longer_a) * not_shared) ** 2
+        return square, square
+    return longer_a**2 + shorter_b**2, shorter_a**2 + longer_b**2
 
 
 def _apart(a: Prediction, b: Prediction, basis: str, of_a: float, of_b: float) -> float:

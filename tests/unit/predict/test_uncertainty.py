@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from distlab.simulated.measured import Measured
 from distlab.simulated.network import Device, Network
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
@@ -111,6 +112,39 @@ def test_what_many_ranks_cost_is_known_less():
     squares = 2 * RUNS**2 + (4 * DOUBLED) ** 2
     assert high == pytest.approx(1 + squares**0.5)
     assert low == pytest.approx(1 / high)
+
+
+def measured(step, explained):
+    return Measured(source="trace.json", step=step, explained=explained)
+
+
+def test_what_a_trace_does_not_explain_counts_where_only_one_rests_on_it():
+    usual = prediction()
+    device = replace(usual.device, measured=measured(step=1.5, explained=1.0))
+    traced = replace(usual, device=device)
+    _, low, high = compare(traced, usual)
+    assert low == pytest.approx(1 / (1 + (2 * RUNS**2 + 0.5**2) ** 0.5))
+    assert high == pytest.approx(1 + 2**0.5 * RUNS)
+    _, low, high = compare(usual, traced)
+    assert low == pytest.approx(1 / (1 + 2**0.5 * RUNS))
+    assert high == pytest.approx(1 + (2 * RUNS**2 + 0.5**2) ** 0.5)
+
+
+@pytest.mark.parametrize(("step", "explained"), [(1.5, 1.0), (1.0, 1.5)])
+def test_it_counts_in_steps_of_one_trace_only_as_far_as_they_differ(step, explained):
+    computes = prediction(products=10)
+    more = prediction(products=11)
+    sends = prediction(products=1, num_bytes=10)
+    for other, is_alike in ((more, True), (sends, False)):
+        ratio, low, high = compare(computes, other)
+        device = replace(computes.device, measured=measured(step, explained))
+        of_trace = replace(computes, device=device), replace(other, device=device)
+        same, lower, higher = compare(*of_trace)
+        assert same == ratio
+        assert (lower == pytest.approx(low)) == is_alike
+        assert (higher == pytest.approx(high)) == is_alike
+        assert lower <= low * (1 + 1e-9)
+        assert higher >= high * (1 - 1e-9)
 
 
 def test_predictions_that_rest_on_other_things_may_be_too_close_to_call():
