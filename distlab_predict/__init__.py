@@ -10,7 +10,8 @@ shows the result.
 
 How sure that is, uncertainty.py says, and grounds.py what it rests on; prediction_shown.py has the
 table and the picture. calibration.py learns from a measured step, or from a trace: kineto.py reads
-it (kineto_file.py, kineto_names.py), and trace_rates.py and trace_calls.py find the program in it.
+it (kineto_file.py, kineto_gloo.py, kineto_names.py), and trace_rates.py and trace_calls.py find the
+program in it.
 
 For `predict.plan`, planner.py predicts the layouts that search.py finds worth it (layouts.py), and
 plans.py says which is best, with reasons.py and plan_maps.py.

@@ -16,6 +16,7 @@ from typing import Any
 from distlab.simulated.products import bytes_of
 from distlab.words import grouped
 from distlab_predict.kineto_file import OPERATORS, Event, read_file
+from distlab_predict.kineto_gloo import as_called
 from distlab_predict.kineto_names import collective_named, dtype_named
 
 LAUNCHES = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"}
@@ -95,7 +96,8 @@ def read(path: str | Path) -> Trace:
     file = read_file(path)
     kernels = [event for event in file.events if event.category in KERNELS]
     operators = [event for event in file.events if event.category in OPERATORS]
-    collectives = list(_collectives(kernels or file.events, _only_group(file.world)))
+    ranks = _only_group(file.world)
+    collectives = list(_collectives(kernels or as_called(file.events, ranks), ranks))
     rank = file.world.get("rank")
     return Trace(
         source=file.name,

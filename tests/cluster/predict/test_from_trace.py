@@ -8,6 +8,7 @@ import time
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
 
 import distlab
@@ -30,15 +31,15 @@ def make_step(width):
     return step
 
 
-def program(rank, world_size, width):
-    step = make_step(width)
+def program(rank, world_size, width, make=make_step):
+    step = make(width)
     for _ in range(3):
         step()
 
 
-def traced(rank, world_size, width, path):
+def traced(rank, world_size, width, path, make=make_step):
     """Seconds of a step; rank 0 writes a trace of a few."""
-    step = make_step(width)
+    step = make(width)
     for _ in range(3):
         step()
     began = time.perf_counter()
@@ -71,3 +72,34 @@ def test_a_trace_of_two_ranks_says_what_four_take(tmp_path, nothing_left):
     assert measured / 20 < again.seconds < measured * 2
     four = predict(4, network, device)
     assert four.seconds > again.seconds
+
+
+def sharded(width):
+    """A step of two layers in FSDP2."""
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(2)])
+    for layer in model:
+        fully_shard(layer)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step():
+        model(torch.ones(64, width)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def test_gathers_and_scattered_sums_of_gloo_are_found(tmp_path, nothing_left):
+    """gloo runs an all-reduce where FSDP2 calls reduce_scatter."""
+    path = str(tmp_path / "trace.json")
+    with distlab.Cluster(2, timeout=60) as cluster:
+        cluster.run(traced, 256, path, sharded)
+    step = distlab.predict(
+        functools.partial(program, width=256, make=sharded),
+        2,
+        distlab.Network("20 us", "1 GB/s"),
+        distlab.Device("100 TFLOP/s"),
+    )
+    measured = step.calibrated(trace=path).measured
+    found = {call.name: call.count for call in measured.calls}
+    assert found == {"all_gather": 2 * STEPS, "reduce_scatter": 2 * STEPS}

@@ -88,6 +88,12 @@ def gloo(begin, microseconds, elements, name="all_reduce"):
     return event | {"cat": "user_annotation"}
 
 
+def called(begin, microseconds, name, *sizes):
+    """A call of a group, as the program's thread notes it: `sizes` are those of its arguments."""
+    dtypes = ["float"] * len(sizes)
+    return operator(f"c10d::{name}", begin, microseconds, sizes, dtypes)
+
+
 def write(path: Path, events, ranks=2, rank=0) -> Path:
     """Write a trace; one whose name ends in .gz is compressed."""
     content = {

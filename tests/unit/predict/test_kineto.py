@@ -7,7 +7,7 @@ import pytest
 
 from distlab.errors import ArgumentError
 from distlab_predict.kineto import read
-from tests.unit.predict.kineto_events import gloo, kernel, launch, nccl, operator, write
+from tests.unit.predict.kineto_events import called, gloo, kernel, launch, nccl, operator, write
 
 
 def product(begin, microseconds):
@@ -70,6 +70,39 @@ def test_collectives_of_gloo_are_of_the_only_group(tmp_path):
     (found,) = trace.collectives
     assert (trace.rank, trace.source) == (2, "trace.json")
     assert (found.name, found.num_bytes, found.ranks) == ("all_reduce", 1024, 3)
+
+
+def test_an_all_reduce_that_gloo_runs_to_reduce_and_scatter_is_named_so(tmp_path):
+    """Before it, and under way with it, are all-reduces of as many numbers."""
+    events = [
+        product(0, 5),
+        called(10, 5, "allreduce_", [[256]]),
+        called(30, 5, "_reduce_scatter_base_", [128], [256]),
+        called(40, 5, "allreduce_", [[256]]),
+        gloo(20, 100, 256),
+        gloo(32, 110, 256),
+        gloo(42, 130, 256),
+        called(300, 5, "reduce_scatter_", [[64]]),
+        gloo(310, 10, 64),
+        gloo(320, 30, 64),
+    ]
+    found = sorted(
+        read(write(tmp_path / "trace.json", events)).collectives, key=lambda one: one.begin
+    )
+    assert [(one.name, one.num_bytes, one.ranks) for one in found] == [
+        ("all_reduce", 1024, 2),
+        ("reduce_scatter", 512, 2),
+        ("all_reduce", 1024, 2),
+        ("reduce_scatter", 256, 2),
+    ]
+    seconds = [one.end - one.begin for one in found]
+    assert seconds == pytest.approx([100e-6, 110e-6, 130e-6, 40e-6])
+
+
+def test_a_call_whose_run_is_not_in_the_trace_counts_as_none(tmp_path):
+    events = [product(0, 5), gloo(10, 100, 256), called(30, 5, "_reduce_scatter_base_", [8], [256])]
+    (found,) = read(write(tmp_path / "trace.json", events)).collectives
+    assert (found.name, found.num_bytes) == ("all_reduce", 1024)
 
 
 def test_messages_have_two_ranks_in_groups_of_any_size(tmp_path):
