@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distlab.simulated.network import Device, Network
 from distlab.tables import ShownAsTable, Table, count, format_seconds
 from distlab_predict.layouts import MARGIN, Layout, Step, words_of
-from distlab_predict.prediction_shown import gibibytes
+from distlab_predict.prediction_shown import devices, gibibytes
 from distlab_predict.reasons import (
     TOO_CLOSE,
     WORTH_SAYING,
@@ -155,7 +155,8 @@ class Plan(ShownAsTable):
             row[""] = self._verdict(layout)
             choice = [str(layout.choice[name]) for name in names]
             rows.append((*choice, *[row[head] for head in heads], row[""]))
-        title = f"Predicted, not measured: {count(self.layouts[0].ranks, 'rank')}, {self.network}"
+        on = devices(self.layouts[0].ranks, self.device)
+        title = f"Predicted, not measured: {on}, {self.network}"
         sides = "r" * (len(names) + len(heads)) + "l"
         return Table(title, (*names, *heads, ""), tuple(rows), sides, tuple(self._notes()))
 

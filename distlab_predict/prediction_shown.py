@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from distlab.simulated.devices import Device
 from distlab.tables import Table, count, format_seconds
 from distlab_predict.uncertainty import launching_seconds
 
@@ -35,8 +36,8 @@ def table(prediction: Prediction) -> Table:
         notes.append(_why_it_waits(prediction))
     rows.append(("idle", share_of_step(prediction, prediction.idle)))
     rows += _memory_rows(prediction)
-    machines = f"{count(prediction.ranks, 'rank')}, {prediction.network}"
-    title = f"Predicted, not measured: {machines}"
+    on = devices(prediction.ranks, prediction.device)
+    title = f"Predicted, not measured: {on}, {prediction.network}"
     return Table(title, ("", "predicted"), tuple(rows), "lr", tuple(notes))
 
 
@@ -55,6 +56,13 @@ def _why_it_waits(prediction: Prediction) -> str:
     if waits:
         words += f", and waits {count(waits, 'time')} for a value of the device"
     return words
+
+
+def devices(ranks: int, device: Device) -> str:
+    """What a program runs on: "8 H100", or "8 ranks" of a device without a name."""
+    if device.name:
+        return f"{ranks:,} {device.name}"
+    return count(ranks, "rank")
 
 
 def _rate_rows(prediction: Prediction) -> list[tuple[str, str]]:
@@ -98,7 +106,8 @@ def plot(prediction: Prediction) -> Axes:
         lanes[f"{name} computes"] = _kernel_spans(prediction, number)
         lanes[f"{name}'s messages"] = _message_spans(prediction, number)
     drawn = {name: bars for name, bars in lanes.items() if bars}
-    title = f"predicted, not measured: a step on {count(prediction.ranks, 'rank')}"
+    on = devices(prediction.ranks, prediction.device)
+    title = f"predicted, not measured: a step on {on}"
     return spans(drawn, title=title)
 
 

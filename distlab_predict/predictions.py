@@ -86,7 +86,15 @@ class Predictions(ShownAsTable, tuple[Case, ...]):
             rows.append((*choice, *[row[head] for head in shown]))
         heads = (*self[0].choice, *shown)
         notes = tuple(_reason_of(case) for case in self if case.prediction is None)
-        return Table("Predicted, not measured", heads, tuple(rows), "r" * len(heads), notes)
+        title = f"Predicted, not measured{self._on_device()}"
+        return Table(title, heads, tuple(rows), "r" * len(heads), notes)
+
+    def _on_device(self) -> str:
+        """The name of the device, for the table's title; "" if it has none."""
+        for case in self:
+            if case.prediction is not None and case.prediction.device.name:
+                return f": {case.prediction.device.name}"
+        return ""
 
     def plot(self) -> Axes:
         """Draw what each rank does a second against the number of ranks, a curve for a choice."""

@@ -1,12 +1,17 @@
 """What a prediction says of a step, on nodes that are written by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
+from distlab_predict.layouts import Layout, step_of
 from distlab_predict.nodes import Recording
+from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
 from distlab_predict.prediction_shown import gibibytes
+from distlab_predict.predictions import Case, Predictions
 from distlab_predict.streams import NodeLog
 
 
@@ -51,6 +56,19 @@ def test_its_table_says_that_nothing_was_measured():
         "  parameters                                     1.0 GiB",
         "fits into the device                  no, it has 3.7 GiB",
     ]
+
+
+@pytest.mark.parametrize(("device", "on"), [("H100", "8 H100"), ("", "8 ranks")])
+def test_a_device_with_a_name_is_named(device, on):
+    """In the titles of a prediction, its picture, a sweep and a plan."""
+    usual = prediction(memory_bandwidth="1 B/s")
+    step = replace(usual, ranks=8, device=replace(usual.device, name=device))
+    assert step.table().title == f"Predicted, not measured: {on}, 0 s, 1 B/s"
+    assert step.plot().get_title(loc="left") == f"predicted, not measured: a step on {on}"
+    sweep = Predictions([Case(8, {}, None, "no"), Case(8, {}, step)])
+    assert sweep.table().title == f"Predicted, not measured{': H100' if device else ''}"
+    plan = Plan((Layout(8, {"tensor": 1}, step_of(step)),), step.network, step.device)
+    assert plan.table().title == f"Predicted, not measured: {on}, 0 s, 1 B/s"
 
 
 def test_its_picture_has_a_lane_for_computing_and_one_for_messages():
