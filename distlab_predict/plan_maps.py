@@ -14,20 +14,22 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from distlab.plotting.maps import Axis, Cell, State, cell_map
-from distlab.tables import count
 from distlab.words import grouped
 from distlab_predict.layouts import Layout
 
 DOES_NOT_FIT = math.log(2)  # matters as much as half of the rate
 
 
-def draw_map(layouts: Sequence[Layout], names: Sequence[str], best: Layout | None) -> Figure:
+def draw_map(
+    layouts: Sequence[Layout], names: Sequence[str], best: Layout | None, on: str
+) -> Figure:
     """Draw the layouts over two of these arguments.
 
     Args:
         layouts: all of them.
         names: the arguments that have several values.
         best: the layout that gets the ring.
+        on: what they would run on, "8 ranks".
     """
     across, down = _axes_of(layouts, names)
     columns = _axis(layouts, across)
@@ -45,7 +47,7 @@ def draw_map(layouts: Sequence[Layout], names: Sequence[str], best: Layout | Non
     cells = {}
     for place, members in grouped(places).items():
         cells[place] = _cell(members, others, best)
-    title = f"predicted, not measured: layouts on {count(layouts[0].ranks, 'rank')}"
+    title = f"predicted, not measured: layouts on {on}"
     has_tokens = any(one.step is not None and one.step.tokens for one in layouts)
     unit = "tokens/s of each rank" if has_tokens else "steps/s"
     return cell_map(columns, rows, cells, title, unit)

@@ -247,7 +247,8 @@ class Plan(ShownAsTable):
         """
         from distlab_predict.plan_maps import draw_map
 
-        return draw_map(self.layouts, self._varying(), self.best)
+        on = devices(self.layouts[0].ranks, self.device)
+        return draw_map(self.layouts, self._varying(), self.best, on)
 
 
 def _needed(layout: Layout) -> float:

@@ -34,6 +34,7 @@ RING: dict[str, Any] = {"facecolor": "none", "edgecolor": rank_color(5), "linewi
 PALEST = 0.82  # share of white in the colour of a cell with half of the best rate, or less
 HATCH = "////"
 LEGEND_PATCH = 0.24
+REFUSED = "–"  # what is written in a cell that was refused
 
 State = Literal["fits", "too large", "left out", "refused"]
 
@@ -61,6 +62,20 @@ class Axis:
 
     name: str
     values: Sequence[str]
+
+
+class Entry(NamedTuple):
+    """What a part of a map means.
+
+    Attributes:
+        words: in the legend.
+        look: of its patch.
+        sign: in its patch.
+    """
+
+    words: str
+    look: dict[str, Any]
+    sign: str = ""
 
 
 class Box(NamedTuple):
@@ -124,7 +139,7 @@ def _cell_width(columns: Axis, cells: Mapping[tuple[int, int], Cell], left: floa
 def _lines_of(cell: Cell, width: float) -> list[str]:
     """What is written in a cell: the rate, and the words in lines of this width."""
     if not cell.rate:
-        return ["–" if cell.state == "refused" else cell.state]
+        return [REFUSED if cell.state == "refused" else cell.state]
     lines = [f"{cell.rate:,.0f}" if cell.rate >= 10 else f"{cell.rate:.2g}"]
     for word in cell.words:
         longer = f"{lines[-1]}, {word}"
@@ -174,30 +189,32 @@ def _rectangle(box: Box, gap: float, look: Mapping[str, Any]) -> Rectangle:
 # --- the legend ---
 
 
-def _entries(cells: Mapping[tuple[int, int], Cell], unit: str) -> list[tuple[str, dict[str, Any]]]:
-    """What the legend says, with how its patch looks."""
+def _entries(cells: Mapping[tuple[int, int], Cell], unit: str) -> list[Entry]:
+    """What the legend explains."""
     states = {cell.state for cell in cells.values()}
-    look: dict[str, Any]
-    entries: list[tuple[str, dict[str, Any]]] = [
-        (f"{unit}, more is darker", {"facecolor": rank_color(0), "edgecolor": "none"})
-    ]
+    plain: dict[str, Any] = {"facecolor": PAGE, "edgecolor": INK, "linewidth": 0.6}
+    darkest: dict[str, Any] = {"facecolor": rank_color(0), "edgecolor": "none"}
+    entries = [Entry(f"{unit}, more is darker", darkest)]
     if "too large" in states:
-        look = {"facecolor": PAGE, "edgecolor": INK, "hatch": HATCH, "linewidth": 0.6}
-        entries.append(("does not fit", look))
+        entries.append(Entry("does not fit", {**plain, "hatch": HATCH}))
+    if "refused" in states:
+        entries.append(Entry("refused", plain, REFUSED))
     if any(cell.is_best for cell in cells.values()):
-        entries.append(("best", RING))
+        entries.append(Entry("best", RING))
     return entries
 
 
 def _legend_width(cells: Mapping[tuple[int, int], Cell], unit: str) -> float:
-    widths = [text_width(words, NAME_SIZE) for words, _ in _entries(cells, unit)]
+    widths = [text_width(entry.words, NAME_SIZE) for entry in _entries(cells, unit)]
     return sum(widths) + len(widths) * (LEGEND_PATCH + 0.36)
 
 
 def _draw_legend(ax: Axes, y: float, cells: Mapping[tuple[int, int], Cell], unit: str) -> None:
     x = 0.04
-    for words, look in _entries(cells, unit):
+    for words, look, sign in _entries(cells, unit):
         ax.add_artist(Rectangle((x, y - 0.08), LEGEND_PATCH, 0.16, **look))
+        if sign:
+            draw_text(ax, x + LEGEND_PATCH / 2, y, sign, fontsize=TINY_SIZE)
         x += LEGEND_PATCH + 0.1
         draw_text(ax, x, y, words, ha="left", fontsize=NAME_SIZE)
         x += text_width(words, NAME_SIZE) + 0.26

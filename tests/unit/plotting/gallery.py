@@ -246,7 +246,7 @@ FIGURES = {
     "cell_map": (
         cell_map,
         (*LAYOUT_AXES, LAYOUTS, "layouts", "tokens/s"),
-        {"tensor", "pipeline", "7,491", "4.5", "batch 1, none", "left out", "–", "best"},
+        {"tensor", "pipeline", "7,491", "4.5", "batch 1, none", "left out", "–", "refused", "best"},
     ),
     "staircase": (
         DIAGRAMS.staircase,

@@ -128,11 +128,13 @@ def test_a_map_has_the_two_arguments_that_matter_most():
     figure = ALL.plot()
     words = [text.get_text() for text in figure.axes[0].texts]
     assert {"tensor", "recompute", "1,250", "1,000", "893", "left out", "best"} <= {*words}
+    assert words.count("–") == len(REFUSED) + 1  # the legend has it too, beside its meaning
+    assert words.count("refused") == 1
     assert "layers" not in words
     assert "best is tensor 2, recompute none: 1e+03, fits" in figure.alt
     assert "tensor 1, recompute none: 1.25e+03, too large" in figure.alt
     alone = plan(BEST, replace(BEST, choice={**BEST.choice, "tensor": 4}))
-    assert "recompute" not in [text.get_text() for text in alone.plot().axes[0].texts]
+    assert not {"recompute", "refused"} & {text.get_text() for text in alone.plot().axes[0].texts}
 
 
 @pytest.mark.parametrize(("share", "words"), [(0.12, "12 %"), (0.004, "0.4 %"), (0.0096, "1 %")])
