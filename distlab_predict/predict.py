@@ -44,7 +44,8 @@ class Predict:
     Where ranks send messages, as the stages of a pipeline do, one rank of each role runs. Asked
     again about other machines, a program does not run again.
 
-    The program runs ahead of its device, as with GPUs; on a simulated cluster it waits for its
+    The program runs ahead of its device, as with GPUs, as far as its processor can launch kernels,
+    which a device by name knows (`host=` of Device); on a simulated cluster it waits for its
     messages, and a step that exchanges messages in several groups, or runs several stages on a
     rank, may take longer there.
 

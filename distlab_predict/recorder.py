@@ -151,8 +151,9 @@ class Recorder(TorchDispatchMode):
                 called = inductor.Called(operator, name, work.kind, args, kwargs, given, made)
                 self._compiled.add(called)
             self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
-            if name in COUNTING or (name in INDEXING and fake.has_mask(given)):
-                self.log.read()
+            if name in COUNTING or (name in INDEXING and fake.counts_mask(args)):
+                *_, counted = given[:2]
+                self.read(counted)
         elif operator.namespace not in SILENT:
             self.log.host += launches.VIEW
 

@@ -27,7 +27,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
-from torch.utils import data
+from torch.utils import _foreach_utils, data
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, dataloader
@@ -105,8 +105,10 @@ def _layers() -> Iterator[Patch]:
 def _tensors() -> Iterator[Patch]:
     """Have nothing ask for the values of tensors."""
     yield Patch(GradScaler, "_maybe_opt_step", _optimizer_step)
-    # or else an optimizer goes through its parameters one by one, which it does on a CPU only
-    yield Patch(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
+    # or else optimizers and norms take tensors one by one, which they do on a CPU only
+    for part in (optimizers, _foreach_utils):
+        yield Patch(part, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
+        yield Patch(part, "_foreach_supported_types", [*part._foreach_supported_types, FakeTensor])
     yield Patch(FakeTensor, "__format__", lambda *_: no_data.SHOWN)
     yield Patch(Tensor, "item", _item)
     yield Patch(FakeTensor, "numpy", _numpy)
@@ -188,7 +190,8 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 def _optimizer_step(
     scaler: Any, optimizer: torch.optim.Optimizer, state: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Step, without the look whether a gradient is infinite."""
+    """Step as if no gradient was infinite, after the look whether one is."""
+    sum(flag.item() for flag in state["found_inf_per_device"].values())
     return optimizer.step(*args, **kwargs)
 
 

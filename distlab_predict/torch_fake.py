@@ -259,9 +259,15 @@ def changed(operator: Any, args: tuple) -> list[Any]:
     return found
 
 
-def has_mask(tensors: list[Tensor]) -> bool:
-    """Whether an operator that is given these takes elements by a mask, behind the first one."""
-    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
+def counts_mask(args: tuple) -> bool:
+    """Whether an operator that indexes must know how many elements a mask takes.
+
+    It need not if it writes the same number into all of them.
+    """
+    _, indices, *values = args
+    if values and values[0].numel() == 1:
+        return False
+    return any(mask.dtype in (torch.bool, torch.uint8) for mask in tensors_in(indices))
 
 
 # --- arguments and names ---

@@ -54,8 +54,8 @@ DOUBLED = 0.005  # for each doubling of the ranks
 # "peak": the efficiencies that published steps calibrate in benchmarks/README.md, 0.52 to 0.87.
 # "network": two of three of the times in tests/unit/predict/published_nccl.py are within 14 %, and
 # two of three of the rows' means within 10 %.
-# "launch": steps that are bound by launches, in tests/cluster/predict/test_host.py, and how much
-# processors differ.
+# "launch": an estimate of how much processors differ, and versions of torch; the published steps in
+# tests/cluster/predict/test_launch_bound.py are within 1.2.
 # "measured": the second run of a trace's program, in benchmarks/from_trace.py. "scaled" and
 # "extrapolated" are estimates, and its rows of other sizes are within them.
 UNCERTAINTIES = {

@@ -109,6 +109,27 @@ def chosen_by_indices(rank, world_size):
         optimizer.step()
 
 
+def test_a_loss_is_read_where_it_is_logged():
+    """isfinite, item, the sum that is printed, and the norm: at each of them the program waits."""
+    recording = distlab.predict(logged, 4, NETWORK, FREE).recordings[0]
+    ends = [end for _, end in recording.steps]
+    reads = [sum(wait.before <= end for wait in recording.waits) for end in ends]
+    assert reads[0] > 0
+    assert reads[1] > reads[0] + 1
+
+
+def test_a_scaler_reads_whether_a_gradient_is_infinite():
+    recording = distlab.predict(scaled, 4, NETWORK, FREE).recordings[0]
+    assert len(recording.waits) == 2
+
+
+def test_an_optimizer_takes_all_parameters_at_once():
+    recording = distlab.predict(snapshot_taken, 4, NETWORK, FREE).recordings[0]
+    names = [node.name for node in recording.nodes]
+    assert names.count("_foreach_addcdiv_") == 2
+    assert "addcdiv_" not in names
+
+
 HABITS = [
     (logged, 4),
     (chosen_by_indices, 4),

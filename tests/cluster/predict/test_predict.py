@@ -121,7 +121,7 @@ def test_what_checkpointing_computes_again_is_no_progress():
     assert again.seconds / kept.seconds == pytest.approx(
         (2 + 4 * 4 * 4) / (2 + 4 * 4 * 3), rel=1e-6
     )
-    assert again.memory["activations"] < kept.memory["activations"]
+    assert again.memory.get("activations", 0) < kept.memory["activations"]
 
 
 def loads(rank, world_size):

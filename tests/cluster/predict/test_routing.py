@@ -96,6 +96,8 @@ def test_each_expert_has_as_many_tokens(route, lengths, capsys):
     predicted = distlab.predict(functools.partial(program, route=route), RANKS, NETWORK, DEVICE)
     assert capsys.readouterr().out == f"{lengths}\n"
     assert "routing: balanced, assumed" in repr(predicted.table())
+    # the processor asks for the counts
+    assert predicted.recordings[0].waits
 
 
 @pytest.mark.parametrize("route", [histograms, maps])
