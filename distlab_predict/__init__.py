@@ -14,7 +14,8 @@ it (kineto_file.py, kineto_gloo.py, kineto_names.py), and trace_rates.py and tra
 program in it.
 
 For `predict.plan`, planner.py predicts the layouts that search.py finds worth it (layouts.py), and
-plans.py says which is best, with reasons.py and plan_maps.py.
+plans.py says which is best, with reasons.py and plan_maps.py. interrupted.py keeps what was found
+before a person interrupts.
 
 All of this runs on the notebook's kernel, but recorder.py in a process that forks a child for each
 rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the

@@ -6,13 +6,15 @@ Called by predict.py, which says how choices are predicted; search.py says which
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from distlab import arguments, machine
 from distlab.progress_bar import progress_bar
 from distlab.simulated.network import Device, Network
+from distlab_predict.interrupted import keeping
 from distlab_predict.layouts import MARGIN, Layout, Step, continued_step, step_of
 from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
@@ -69,6 +71,11 @@ class Cheap(NamedTuple):
     layers: float = 0.0
 
 
+def at_once() -> int:
+    """How many programs are recorded together: while one ends, the others keep all cores busy."""
+    return 2 * machine.cores()
+
+
 class Planner:
     """Finds the best layout.
 
@@ -101,8 +108,27 @@ class Planner:
         self._leading: list[tuple[Layout, Prediction]] = []
 
     def plan(self, network: Network, device: Device) -> Plan:
-        """The plan, on these machines, which `predict` takes, too."""
-        layouts = self._layouts()
+        """The plan, on these machines, which `predict` takes, too.
+
+        Raises:
+            KeyboardInterrupt: a person stopped it; its `partial` is the plan of what was found.
+        """
+
+        def so_far() -> Plan:
+            left = math.prod(map(len, self._choices.values())) - len(self._found)
+            made = self._plan_of(tuple(self._found.values()), network, device)
+            return replace(made, not_tried=left)
+
+        with keeping(so_far, self._number_predicted, "layout"):
+            layouts = self._layouts()
+        return self._plan_of(layouts, network, device)
+
+    def _number_predicted(self) -> int:
+        """How many layouts have been predicted until now."""
+        return sum(layout.step is not None for layout in self._found.values())
+
+    def _plan_of(self, layouts: tuple[Layout, ...], network: Network, device: Device) -> Plan:
+        """The plan with these layouts."""
         predictions = [prediction for _, prediction in self._leading]
         if not predictions:
             return Plan(layouts, network, device)
@@ -119,9 +145,8 @@ class Planner:
         places = list(itertools.product(*[range(len(values)) for values in self._choices.values()]))
         worth = [place for place in places if self._is_allowed(place)]
         search = Search(worth, self._limit, MARGIN)
-        at_once = 2 * machine.cores()  # while one ends, the others keep all cores busy
         with progress_bar(len(worth)) as bar:
-            while batch := search.next_places(at_once):
+            while batch := search.next_places(at_once()):
                 for place, layout in zip(batch, self._predicted(batch), strict=True):
                     self._found[place] = layout
                     search.note(place, _need_of(layout))

@@ -51,6 +51,7 @@ class Plan(ShownAsTable):
         device: what each rank computes on.
         width: how many times as long as predicted the best layout may take, or as short.
         lead: how many times as fast as the runner-up the best layout must be to be called better.
+        not_tried: how many layouts are missing, since the search was interrupted.
     """
 
     layouts: Sequence[Layout]
@@ -58,6 +59,7 @@ class Plan(ShownAsTable):
     device: Device
     width: float = 1 + MARGIN
     lead: float = 1 + MARGIN
+    not_tried: int = 0
 
     @cached_property
     def predicted(self) -> list[Layout]:
@@ -230,6 +232,8 @@ class Plan(ShownAsTable):
         if left_out:
             parts.append(f"{left_out} left out by the rule")
         notes = [f"{count(len(self.layouts), 'layout')}: {', '.join(parts)}."]
+        if self.not_tried:
+            notes.append(f"Interrupted: {count(self.not_tried, 'other layout')} not tried.")
         if left_out:
             notes.append(RULE)
         for reason, number in refused.most_common(MOST_REASONS):

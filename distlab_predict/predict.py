@@ -15,8 +15,9 @@ from distlab.errors import ArgumentError, RankError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
 from distlab_predict.branches import decided
+from distlab_predict.interrupted import keeping
 from distlab_predict.nodes import Outcomes, Run
-from distlab_predict.planner import PLAN, Depth, Planner
+from distlab_predict.planner import PLAN, Depth, Planner, at_once
 from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
 from distlab_predict.predictions import Case, Predictions
@@ -145,6 +146,7 @@ class Predict:
 
         Raises:
             ArgumentError: an argument breaks its rule.
+            KeyboardInterrupt: a person stopped it; its `partial` has the cases so far.
         """
         _check_sweep(ranks, choices, tokens)
         networks = _networks(network, ranks)
@@ -155,11 +157,14 @@ class Predict:
             for choice in _each_choice(choices):
                 run = run_of(functools.partial(program, **choice), number, roles, skew, compiled)
                 wanted.append(_Wanted(number, choice, networks[number], run))
-        outcomes = self._outcomes([one.run for one in wanted])
-        cases = []
-        for one, noted in zip(wanted, outcomes, strict=True):
-            print_again(noted)
-            cases.append(one.case(noted, device, tokens))
+        cases: list[Case] = []
+        with keeping(lambda: Predictions(cases), lambda: len(cases), "case"):
+            for begin in range(0, len(wanted), at_once()):
+                some = wanted[begin : begin + at_once()]
+                outcomes = self._outcomes([one.run for one in some])
+                for one, noted in zip(some, outcomes, strict=True):
+                    print_again(noted)
+                    cases.append(one.case(noted, device, tokens))
         return Predictions(cases)
 
     def plan(
@@ -203,6 +208,7 @@ class Predict:
 
         Raises:
             ArgumentError: an argument breaks its rule.
+            KeyboardInterrupt: a person stopped it; its `partial` is the plan so far.
         """
         _check(program, ranks, network, device, roles)
         _check_choices(choices)
