@@ -69,9 +69,10 @@ def _by_table(kernel: Kernel, device: Device, moving: float) -> float | None:
         return None
     if kernel.kind in (PRODUCT, GROUPED):
         groups, m, n, k = kernel.shape
-        if kernel.kind == PRODUCT:
-            m *= groups  # a batch: each has its own rows
-        return device.product_seconds(m, n, k, kernel.dtype, groups, kernel.num_bytes)
+        is_batch = kernel.kind == PRODUCT
+        if is_batch:
+            m *= groups  # each has its own rows
+        return device.product_seconds(m, n, k, kernel.dtype, groups, kernel.num_bytes, is_batch)
     if kernel.kind == ATTENTION and device.attention is not None and kernel.dtype in HALF:
         batch, heads, _, queries, keys, numbers, causal = kernel.shape
         backward = "backward" in kernel.name

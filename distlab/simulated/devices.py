@@ -206,7 +206,14 @@ class Device:
         return self.formats.get(dtype, self.flops)
 
     def product_seconds(
-        self, m: int, n: int, k: int, dtype: str, groups: int = 1, num_bytes: float | None = None
+        self,
+        m: int,
+        n: int,
+        k: int,
+        dtype: str,
+        groups: int = 1,
+        num_bytes: float | None = None,
+        batched: bool = False,
     ) -> float:
         """How long a product of matrices takes, as `predict` has it.
 
@@ -216,6 +223,8 @@ class Device:
             dtype: what is multiplied, "bfloat16".
             groups: how many products one kernel does.
             num_bytes: read and written; None for those of the matrices.
+            batched: whether the groups are a batch, all of one size, which is multiplied as quickly
+                as a single product.
         """
         if num_bytes is None:
             num_bytes = matrix_bytes(groups, m, n, k, dtype)
@@ -223,11 +232,12 @@ class Device:
         if self.processors is None:
             return self.launch + max(2 * m * n * k / rate, num_bytes / self.bandwidth)
         rate *= self.processors.reached.get(dtype, 1.0)
-        if groups > 1:
+        is_grouped = groups > 1 and not batched
+        if is_grouped:
             rate *= self.processors.grouped.get(dtype, 1.0)
         shape = (groups, m, n, k)
         return self.launch + seconds_of_product(
-            self.processors, rate, self.bandwidth, shape, bytes_of(dtype), num_bytes
+            self.processors, rate, self.bandwidth, shape, bytes_of(dtype), num_bytes, is_grouped
         )
 
     def table(self, *shapes: tuple[int, int, int]) -> Table:

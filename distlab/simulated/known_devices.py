@@ -77,19 +77,31 @@ _LOAD = 0.8e-6
 # less power), 268 to 273 by others (MAMF; triton-lang/triton, issue 743): the middle.
 _A100 = Processors(108, _reached(0.86, 0.86), _AMPERE_TILES, _CACHE * 1.41e9, 1, 2 * _LOAD)
 
-# Groups in float8. On B200, torch's reach 1,926 to 2,326 TFLOP/s, where a single product reaches
-# 2,421 (pytorch/pytorch, pull request 174699), and 1,595 for the gradient of weights (torchao's
-# moe_training/README.md at 0b1bb117); on an H100 of 500 W 776 instead of 1,100 (torchao, pull
-# request 2490). DeepGEMM's for the gradient of weights reach 813 to 873 on an H200 (its issue 107).
-# These are 0.54 to 0.81 of what the table has, its others reach all of it: between them. In
-# bfloat16, groups reach all of it on H100 and H200.
-_GROUPED = {"float8_e4m3fn": 0.75}
+# Groups. The ramp of DeepGEMM's first kernels, 2.2 us for tiles of 128 x 128, for twice as many
+# numbers; with it groups in bfloat16 on H100 and H200, and narrow ones in float8 on B200, take what
+# was measured. On B200 torch's in float8 reach 1,926 to 2,326 TFLOP/s, where a single product
+# reaches 2,421 (pytorch/pytorch, pull request 174699), and 1,595 for the gradient of weights
+# (torchao's moe_training/README.md at 0b1bb117); on an H100 of 500 W 776 instead of 1,100 (torchao,
+# pull request 2490). DeepGEMM's for the gradient of weights reach 813 to 873 on an H200 (its issue
+# 107). Beside the ramp these are 0.60 to 1 of what the table has: 0.85 on the average of a step, in
+# which every third product is a gradient of weights.
+_GROUPED = {"float8_e4m3fn": 0.85}
+_GROUPED_RAMP = 4.4e-6
 
 # Sustained on an H100 in bfloat16: 700 to 716 TFLOP/s of products of 4,096 to 16,384 rows
 # (github.com/vllm-project/vllm, pull request 23280), 794 by MAMF; in float8 1,403 by MAMF. One that
 # is limited to 500 W reaches 575 and 1,100 (github.com/pytorch/FBGEMM, pull request 2546):
 # efficiency=0.8.
-_H100 = Processors(132, _reached(0.73, 0.70), _HOPPER_TILES, _CACHE * 1.755e9, 2, _LOAD, _GROUPED)
+_H100 = Processors(
+    132,
+    _reached(0.73, 0.70),
+    _HOPPER_TILES,
+    _CACHE * 1.755e9,
+    2,
+    _LOAD,
+    _GROUPED,
+    _GROUPED_RAMP,
+)
 
 # An H200 has the same limit of power for more memory. It sustains 603 to 624 TFLOP/s of groups
 # (github.com/tile-ai/TileOPs, pull request 1567), and 705 of large ones (pull request 156203 of
@@ -103,7 +115,14 @@ _H200 = replace(_H100, reached=_reached(0.66, 0.66))
 # 2,815 in float8, and 5,090 in float4, whose peak alone is higher than a B200's (TransformerEngine,
 # as above). MAMF has 1,745 and 3,433 of the one, and 1,769 and 3,353 of the other.
 _B200 = Processors(
-    148, _reached(0.70, 0.66), _HOPPER_TILES, 2 * _CACHE * 1.85e9, 2, _LOAD / 2, _GROUPED
+    148,
+    _reached(0.70, 0.66),
+    _HOPPER_TILES,
+    2 * _CACHE * 1.85e9,
+    2,
+    _LOAD / 2,
+    _GROUPED,
+    _GROUPED_RAMP,
 )
 _B300 = replace(_B200, reached=_reached(0.70, 0.66, 0.38))
 

@@ -17,16 +17,17 @@ them from there. By how much the FLOP/s are off:
 - DeepGEMM, float8 on H800, with its own tiles and ramp: 18 rows, median 2 %, worst 34 % (four
   groups of 256 rows).
 - cuBLAS and CUTLASS on H100: 35 rows, median 5 %, worst 25 % (float8 is too slow here). H200: 5
-  rows, median 7 %, worst 27 % (the best shape in float8, in a short run).
+  rows, median 2 %, worst 27 % (the best shape in float8, in a short run).
 - B200 and B300: 26 rows, median 9 %, worst 18 %. GB300: 6 rows, 3 and 7 %. GB200: 16 and 20 %.
   MAMF's best shapes, in short runs, are all quicker than here.
 - MI300X: 4 % too slow for the best shapes.
 - A100: large products within 4 %, but squares of up to 4,096 take 1.2 to 2 times as long as here,
   and why is not known.
-- Groups in float8: 14 rows, median 9 %, worst 40 % too quick (narrow ones with few numbers to add
-  up, and gradients of weights). They are slower than a single product of the same size (`grouped`):
-  kernels for groups have few tiles to choose from, and for a gradient of weights each adds up over
-  any number of rows. Only DeepGEMM's, in the first rows above, are as quick as a single one.
+- Groups, by torch and others, without DeepGEMM's in the first rows: in bfloat16 6 rows, median 1 %,
+  worst 12 % too slow; in float8 14 rows, median 13 %, worst 43 % too quick (a gradient of weights).
+  Their tiles overlap with nothing, so that each wave's ramp is that of DeepGEMM's first kernels for
+  tiles that are twice as large (`grouped_ramp`). In float8 they are slower yet (`grouped`): kernels
+  have few tiles to choose from, and for a gradient of weights groups add up any number of rows.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Processors:
         ramp: seconds of a wave in which it does not multiply.
         grouped: by number format, what groups of products in one kernel reach of what a single one
             does, above 0 and up to 1; in other formats all of it.
+        grouped_ramp: seconds, as `ramp`, of such a kernel; the longer of both counts.
 
     Raises:
         ArgumentError: a value that breaks its rule.
@@ -72,12 +74,14 @@ class Processors:
     sharing: int = 1
     ramp: float = 0.0
     grouped: Mapping[str, float] = field(default_factory=dict, hash=False)
+    grouped_ramp: float = 0.0
 
     def __post_init__(self) -> None:
         whole_number("count", self.count, 1, advice="For example: count=132.")
         whole_number("sharing", self.sharing, 1, advice="For example: sharing=2.")
         quantity("cache_bandwidth", self.cache_bandwidth, NO_UNIT, "5e12")
         quantity("ramp", self.ramp, NO_UNIT, "1e-6", zero=True)
+        quantity("grouped_ramp", self.grouped_ramp, NO_UNIT, "4e-6", zero=True)
         for dtype, reached in self.reached.items():
             share_above_0(f"reached[{dtype!r}]", reached)
         for dtype, share in self.grouped.items():
@@ -115,6 +119,7 @@ def seconds_of_product(
     shape: tuple[int, int, int, int],
     size: float,
     num_bytes: float,
+    is_grouped: bool = False,
 ) -> float:
     """How long a product takes, without its launch.
 
@@ -126,15 +131,19 @@ def seconds_of_product(
             (m / groups) x k and k x n.
         size: bytes of a number.
         num_bytes: of all matrices.
+        is_grouped: whether a kernel for groups does it.
     """
+    ramp = processors.ramp
+    if is_grouped:
+        ramp = max(ramp, processors.grouped_ramp)
     quickest = math.inf
     for tile in processors.tiles:
         for parts in PARTS:
-            seconds = _waves(processors, rate, shape, size, tile, parts)
+            seconds = _waves(processors, rate, shape, size, tile, parts, ramp)
             partial = PARTIAL_BYTES * shape[1] * shape[2] * parts if parts > 1 else 0
             seconds = max(seconds, (num_bytes + partial) / bandwidth)
             quickest = min(quickest, seconds)
-    return quickest + processors.ramp
+    return quickest + ramp
 
 
 def _waves(
@@ -144,6 +153,7 @@ def _waves(
     size: float,
     tile: tuple[int, int],
     parts: int,
+    ramp: float,
 ) -> float:
     """How long all tiles take, each in so many parts; infinite where none is cut like that."""
     groups, m, n, k = shape
@@ -157,4 +167,4 @@ def _waves(
     long_side = max(rows, columns) / processors.sharing
     loads = (min(rows, columns) + long_side) * depth * size
     loading = loads * min(tiles, processors.count) / processors.cache_bandwidth
-    return waves * max(multiplying, loading) + (waves - 1) * processors.ramp
+    return waves * max(multiplying, loading) + (waves - 1) * ramp

@@ -43,7 +43,7 @@ def test_a_product_takes_what_its_shape_says():
     assert basis == "shape"
     assert seconds == H100.product_seconds(16384, 4096, 4096, "bfloat16")
     batched, _ = seconds_of(product(64, 512, 512, 512), H100)
-    assert batched == H100.product_seconds(64 * 512, 512, 512, "bfloat16", 64)
+    assert batched == H100.product_seconds(64 * 512, 512, 512, "bfloat16", 64, batched=True)
     eight = replace(product(1, 16384, 4096, 4096), dtype="float8_e4m3fn")
     assert seconds_of(eight, H100).seconds < 0.6 * seconds
 

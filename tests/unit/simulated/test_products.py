@@ -27,7 +27,8 @@ def device_of(rows: Rows) -> Device:
     # DeepGEMM's first kernels: tiles of 128 rows or fewer, and nothing overlaps with their ends
     tiles = tuple((m, n) for m in (64, 128) for n in (32, 64, 96, 112, 128))
     reached = {rows.dtype: 0.75}
-    processors = replace(H100.processors, tiles=tiles, reached=reached, ramp=2.2e-6, grouped={})
+    processors = replace(H100.processors, tiles=tiles, reached=reached, ramp=2.2e-6)
+    processors = replace(processors, grouped={}, grouped_ramp=0.0)  # as quick as single products
     return replace(H100, processors=processors)
 
 
@@ -66,7 +67,7 @@ def errors_of(rows: Rows) -> list[float]:
         ("DeepGEMM", "H800", 18, 0.03, 0.35),
         ("vllm", "H100", 17, 0.07, 0.15),
         ("", "H100, 500 W", 16, 0.06, 0.26),
-        ("", "H200", 5, 0.09, 0.28),
+        ("", "H200", 5, 0.04, 0.28),
         ("", "B200", 20, 0.09, 0.19),
         ("", "B300", 6, 0.09, 0.18),
         ("", "GB200", 2, 0.17, 0.21),
@@ -85,28 +86,48 @@ def test_products_take_what_was_measured(source, device, rows, median, worst):
 
 
 def test_groups_in_float8_take_what_was_measured():
-    """Narrow ones with few numbers to add up, and gradients of weights, are slower than here."""
-    off = []
+    """Gradients of weights are slower than here, and other groups quicker."""
+    off = {}
     for rows in MEASURED:
         if GROUPS in rows.source:
+            off.setdefault("gradient" in rows.source, []).extend(errors_of(rows))
+    of_gradients, others = off[True], off[False]
+    assert len(of_gradients) == 6
+    assert 0.1 < statistics.median(of_gradients) < 0.2
+    assert max(of_gradients) < 0.45
+    assert len(others) == 8
+    assert statistics.median(abs(error) for error in others) < 0.11
+    assert max(abs(error) for error in others) < 0.14
+
+
+def test_groups_in_bfloat16_take_what_was_measured_on_hopper():
+    off = []
+    for rows in MEASURED:
+        if rows.dtype == "bfloat16" and any(groups > 1 for groups, *_ in rows.shapes):
             off += [abs(error) for error in errors_of(rows)]
-    assert len(off) == 14
-    assert statistics.median(off) < 0.1
-    assert max(off) < 0.41
+    assert len(off) == 6
+    assert statistics.median(off) < 0.02
+    assert max(off) < 0.13
 
 
-def test_groups_in_float8_are_slower_than_one_product_and_those_in_bfloat16_are_not():
-    for dtype, share in {"float8_e4m3fn": 0.75, "bfloat16": 1}.items():
-        together = H100.product_seconds(65536, 8192, 4096, dtype)
-        groups = H100.product_seconds(65536, 8192, 4096, dtype, 16)
-        assert together / groups == pytest.approx(share, rel=0.03)
+def test_groups_wait_for_the_ends_of_their_tiles_and_are_slower_in_float8():
+    """The less each adds up, the more; a batch does not."""
+    for dtype, share in {"float8_e4m3fn": 0.85, "bfloat16": 1}.items():
+        sizes = 65536, 8192
+        for k, most in {512: 0.85, 65536: 1.0}.items():
+            together = H100.product_seconds(*sizes, k, dtype, num_bytes=0)
+            groups = H100.product_seconds(*sizes, k, dtype, 16, num_bytes=0)
+            batch = H100.product_seconds(*sizes, k, dtype, 16, num_bytes=0, batched=True)
+            assert batch == pytest.approx(together, rel=0.01)
+            assert together / groups < most * share
+        assert together / groups == pytest.approx(share, rel=0.02)
 
 
 def test_many_rows_of_each_group_are_as_good_as_one_product():
     """16 groups of 4,096 rows take as long as 65,536 rows; 16 of 100 need 16 of 128."""
-    together = H100.product_seconds(65536, 8192, 4096, "bfloat16")
-    assert H100.product_seconds(65536, 8192, 4096, "bfloat16", 16) == pytest.approx(
-        together, rel=0.02
+    together = H100.product_seconds(65536, 8192, 65536, "bfloat16")
+    assert H100.product_seconds(65536, 8192, 65536, "bfloat16", 16) == pytest.approx(
+        together, rel=0.01
     )
     few = H100.product_seconds(1600, 8192, 4096, "bfloat16", 16)
     assert few > 1.1 * H100.product_seconds(1600, 8192, 4096, "bfloat16")
@@ -146,6 +167,7 @@ BAD = {
     "sharing must be a whole number of 1 or more, got 1.5": {"sharing": 1.5},
     "cache_bandwidth must be above 0": {"cache_bandwidth": 0},
     "ramp must be 0 or more": {"ramp": -1e-6},
+    "grouped_ramp must be 0 or more": {"grouped_ramp": -1e-6},
     "reached['bfloat16'] must be above 0 and up to 1, got 70.0": {"reached": {"bfloat16": 70}},
     "grouped['bfloat16'] must be above 0 and up to 1, got 2": {"grouped": {"bfloat16": 2}},
     "tiles must be rows and columns of one tile or more, got ()": {"tiles": ()},
