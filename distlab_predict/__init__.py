@@ -21,6 +21,8 @@ All of this runs on the notebook's kernel, but recorder.py in a process that for
 rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the
 backend, streams.py and memory.py keep account (peaks.py and allocator.py say what that is on a GPU,
 device_memory.py and memory_shown.py show it), and torch_fake.py, torch_known.py and
-torch_changed.py change torch; no_data.py is the number that a tensor without data gives. Where a
-program branches on one, deciding.py answers, and branches.py has it recorded with both answers.
+torch_changed.py change torch (with torch_patches.py, what it puts there is in torch_groups.py,
+torch_layers.py and torch_values.py); no_data.py is the number that a tensor without data gives.
+Where a program branches on one, deciding.py answers, and branches.py has it recorded with both
+answers.
 """

@@ -19,8 +19,8 @@ from torch import Tensor
 from distlab.wire.source import Line, line_of, runs_learners_code
 from distlab_predict import no_data, torch_known
 from distlab_predict.nodes import Branch
-from distlab_predict.torch_changed import put
 from distlab_predict.torch_lines import Lines
+from distlab_predict.torch_patches import put
 
 # A line that asks more often than this decides how long the program runs: that is enough of it.
 MOST_ASKED = 64

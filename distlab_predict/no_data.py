@@ -1,6 +1,6 @@
 """The number that `loss.item()` gives in a recorded program, where no tensor has data.
 
-Called by torch_changed.py and deciding.py, in the process of a rank that is recorded. Programs add
+Called by torch_values.py and deciding.py, in the process of a rank that is recorded. Programs add
 such numbers up, average and print them. Where they compare them, deciding.py answers.
 """
 

@@ -23,7 +23,7 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import deciding, group, no_data, streams, torch_gpu
+from distlab_predict import deciding, group, no_data, streams, torch_gpu, torch_patches
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -54,7 +54,7 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     recorder.install()
     streams.install(recorder.log)
     group.install(recorder.log, functools.cache(parent.send))
-    changed.replace_all(Objects(rank, parent).functions())
+    torch_patches.replace_all(Objects(rank, parent).functions())
     dist.init_process_group(
         group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore()
     )

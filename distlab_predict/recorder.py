@@ -29,6 +29,7 @@ from distlab_predict import (
     routing,
     streams,
     torch_gpu,
+    torch_groups,
     torch_known,
     torch_lists,
 )
@@ -36,6 +37,7 @@ from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
 from distlab_predict.torch_lines import Lines
+from distlab_predict.torch_patches import put
 
 # operators that write nothing
 FREE = {
@@ -95,10 +97,10 @@ class Recorder(TorchDispatchMode):
         register_optimizer_step_pre_hook(self.before_optimizer)
         register_optimizer_step_post_hook(self.after_optimizer)
         changed.after_resize(self.journal.resize)
-        changed.after_preparing_stages(self.after_preparing)
+        torch_groups.after_preparing_stages(self.after_preparing)
         torch_known.before_reading(self.read)
         if self._compiled is not None:
-            changed.put(torch, "compile", self._compiled.compile)
+            put(torch, "compile", self._compiled.compile)
 
     # --- operators ---
 

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distlab.compat.torch import key_of
 from distlab_predict import torch_known
 from distlab_predict.routing import Routing, mark_of
-from distlab_predict.torch_changed import put
+from distlab_predict.torch_patches import put
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName

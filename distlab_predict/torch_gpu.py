@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from distlab_predict.no_data import NoData
-from distlab_predict.torch_changed import Patch, put
+from distlab_predict.torch_patches import Patch, put
 
 HERE = torch.device("cpu")  # torch's name of the described device
 FEWEST = 8  # GPUs of a machine, as programs ask whether there are enough

@@ -1,6 +1,6 @@
 """Private names of torch that predictions use: each is a test, which fails by its name.
 
-torch_changed.py replaces most of them, and torch_fake.py asks the others about operators.
+torch_changed.py has most of them replaced, and torch_fake.py asks the others about operators.
 """
 
 import inspect
