@@ -312,10 +312,12 @@ MEGATRON_LM = PublishedTable(
 
 # --- Megatron-Bridge ---
 
+DEEP_70B = {"tensor": 4, "pipeline": 8, "stages": 5}
 DEEP_405B = {"tensor": 8, "pipeline": 8, "context": 2, "stages": 8}
 BRIDGE = (
     "github.com/NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md at 0a25f911, "
-    "25.11 and 26.02; experts are chosen evenly, and no token is dropped"
+    "25.11, but for rows that name another release (26.08: docs/performance-summary.md); experts "
+    "are chosen evenly, and no token is dropped"
 )
 
 
@@ -383,9 +385,10 @@ BRIDGE_H100 = PublishedTable(
     H100_HOSTS,
     [
         bridge("8B, FSDP", 8, "8B", 14451, 128, 1, 8192, reshard=True),
-        bridge("70B", 64, "70B", 1602, 128, 1, 8192, tensor=4, pipeline=8, stages=5),
+        bridge("70B, 128 sequences", 64, "70B", 1602, 128, 1, 8192, **DEEP_70B),
+        bridge("70B, 256 sequences, 26.02", 64, "70B", 1621, 256, 1, 8192, **DEEP_70B),
         bridge("405B, 512 sequences", 1024, "405B", 292, 512, 1, 8192, **DEEP_405B),
-        bridge("405B, 1,536 sequences", 1024, "405B", 311, 1536, 1, 8192, **DEEP_405B),
+        bridge("405B, 1,536 sequences, 26.02", 1024, "405B", 311, 1536, 1, 8192, **DEEP_405B),
         bridge(
             "Qwen3 30B", 16, "Qwen3-30B-A3B", 5275, 512, 2, 4096, pipeline=2, stages=24, expert=8
         ),
@@ -449,6 +452,7 @@ BRIDGE_GB200 = PublishedTable(
     [
         bridge("8B", 8, "8B", 31508, 128, 2, 8192),
         bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192, reshard=True),
+        bridge("70B, FSDP, 26.02", 64, "70B", 4040, 256, 2, 8192, reshard=True),
         bridge("405B", 256, "405B", 813, 1536, 1, 8192, tensor=4, pipeline=16, stages=4),
         bridge(
             "DeepSeek-V3, bfloat16",
@@ -464,6 +468,7 @@ BRIDGE_GB200 = PublishedTable(
             expert=64,
         ),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 23766, 512, 4, 4096, expert=8),
+        bridge("Qwen3 30B, 26.08", 8, "Qwen3-30B-A3B", 39936, 512, 4, 4096, expert=8),
         bridge(
             "Qwen3 235B, bfloat16",
             256,
@@ -487,6 +492,7 @@ BRIDGE_GB300 = PublishedTable(
     [
         bridge("8B", 8, "8B", 37556, 128, 2, 8192, captured=True),
         bridge("70B, FSDP", 64, "70B", 4520, 256, 2, 8192, reshard=True),
+        bridge("70B, FSDP, 26.02", 64, "70B", 5003, 256, 2, 8192, reshard=True),
         bridge(
             "405B",
             256,
@@ -558,6 +564,6 @@ QUESTIONS = (
         "three times as many sequences",
         "Megatron-Bridge, H100",
         "405B, 512 sequences",
-        "405B, 1,536 sequences",
+        "405B, 1,536 sequences, 26.02",
     ),
 )
