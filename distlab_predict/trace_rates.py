@@ -8,7 +8,8 @@ prediction, on as many ranks:
   the numbers do not fit, all of an operator get its mean.
 - An operator that the recorder does not see, such as `linear`, is taken apart.
 - What the trace has beyond that is the time of the kernels that were not found in it, by their
-  bytes: a compiler, or an optimizer, has given them other names.
+  bytes: a compiler, or an optimizer, has given them other names. An optimizer on CPUs goes through
+  its parameters one by one, and is predicted as on a GPU, where it takes lists of them.
 
 What it says of other sizes, simulated/measured.py knows.
 """
@@ -52,7 +53,7 @@ def match(trace: Trace, prediction: Prediction) -> Measured:
     for operator in trace.operators:
         search.add(operator)
     total = search.found_seconds + sum(search.unmatched.values())
-    share = search.found_seconds / total if total else 0.0
+    share = (search.found_seconds + search.listed_seconds) / total if total else 0.0
     unmatched = sorted(search.unmatched, key=search.unmatched.__getitem__, reverse=True)
     if not total:
         wrong(f"The trace {trace.source} has no kernel that took time. {HOW}")
@@ -91,6 +92,7 @@ class _Search:
         times: of the kernels that are known one by one, in seconds.
         found_seconds: of all that were found.
         unmatched: seconds of operators that the program does not have, by their name.
+        listed_seconds: of those among them that it calls for lists of tensors.
     """
 
     recorded: dict[str, list[Kernel]]
@@ -99,6 +101,7 @@ class _Search:
     times: list[tuple[Kernel, float]] = field(default_factory=list)
     found_seconds: float = 0.0
     unmatched: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    listed_seconds: float = 0.0
 
     @classmethod
     def of(cls, recording: Recording) -> _Search:
@@ -115,6 +118,10 @@ class _Search:
         """Look at an operator of the trace, or at what it has called."""
         if _alike(operator.name) in self.recorded:
             self._take(operator)
+            return
+        if _of_lists(operator.name) & self.recorded.keys():
+            self.listed_seconds += operator.seconds
+            self.unmatched[operator.name] += operator.seconds
             return
         if not operator.parts:
             self.unmatched[operator.name] += operator.seconds
@@ -187,6 +194,12 @@ def _alike(name: str) -> str:
     if "scaled_dot_product" in name:
         return "attention backward" if "backward" in name else "attention"
     return name
+
+
+def _of_lists(name: str) -> set[str]:
+    """The names of an operator that does the same to each tensor of a list."""
+    name = f"_foreach_{name.rstrip('_')}"
+    return {name, f"{name}_"}
 
 
 def _plain(kernel: Kernel) -> Kernel:
