@@ -140,11 +140,10 @@ GATHERED_IN_FLOAT8 = {"float8": "gathered"}
 # since 2025 TorchTitan compiles the loss as well (torchtitan/components/loss.py)
 WITH_LOSS = {"compiles_loss": True}
 TENSOR = {"tensor": 8, "recompute": "full"}
-PIPELINE = (
-    TENSOR
-    | IN_FLOAT8
-    | {"pipeline": 8, "batch": 32, "microbatches": 32, "steps": 1, "resumed": True}
-)
+# As many micro-batches as the pipeline is long, as TorchTitan has it if nobody says a number
+# (torchtitan/parallelisms/pipelining_utils.py at 9dec370). Bubbles say so too: 7 of 15 and 3.5 of
+# 11.5 parts of a step make the interleaved pipeline 1.30 times as quick, and 1.28 were measured.
+PIPELINE = TENSOR | IN_FLOAT8 | {"pipeline": 8, "batch": 32, "steps": 1, "resumed": True}
 
 
 def compiled(

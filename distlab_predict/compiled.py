@@ -9,6 +9,7 @@ DTensor's own program is; what follows any other is not.
 
 import functools
 import itertools
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -46,9 +47,11 @@ class Compiled:
         self._was_in_backward = False
         self._stream: Stream = None  # that the model computes on
         self._says_what = False  # whether the program calls torch.compile
-        self._calls = 0  # of what it has compiled
         self._in_call = 0  # the number of the call that is under way; 0 for none
         self._of_forward: dict[int, int] = {}  # numbers of calls, by the operator's number
+        # by the number of a call: the next operator's number when it began, and when it ended
+        self._begins = [0]
+        self._ends = [0]
         self._last = 0  # number of the call of the last operator
         # operators of this part of the program, by what they compute
         self._known: dict[Hashable, Operation] = {}
@@ -120,12 +123,14 @@ class Compiled:
         def call(*args: Any, **kwargs: Any) -> Any:
             outside = self._in_call
             if not outside:  # a part of what is compiled is compiled with it
-                self._calls += 1
-                self._in_call = self._calls
+                self._in_call = len(self._begins)
+                self._begins.append(number_in_forward() + 1)
             try:
                 result = model(*args, **kwargs)
             finally:
                 self._in_call = outside
+                if not outside:
+                    self._ends.append(number_in_forward() + 1)
             if not outside:
                 self._hold(fake.tensors_in(result))
             return result
@@ -134,18 +139,29 @@ class Compiled:
 
     def _call_of(self, is_backward: bool) -> int:
         """The number of the call that has called this operator, or the one of its gradient."""
-        if not is_backward:
-            call = self._in_call
-        else:
-            call = self._of_forward.get(number_in_backward(), -1)
-            if call == -1:  # the sum of two gradients is of no operator
-                call = self._last
+        call = self._in_call
+        if is_backward:
+            call = self._call_in_forward(number_in_backward())
         if not is_backward or fake.repeats_forward():
             self._of_forward.setdefault(number_in_forward(), call)
         if call != self._last:
             self._break()
         self._last = call
         return call
+
+    def _call_in_forward(self, number: int) -> int:
+        """The number of the call that an operator of the forward pass was a part of.
+
+        An operator that makes others with a gradient, as DTensor's loss does, is known by when it
+        was called, and the sum of two gradients, which is of no operator, by what was before it.
+        """
+        call = self._of_forward.get(number)
+        if call is not None:
+            return call
+        call = bisect_right(self._begins, number) - 1
+        if 0 < call < len(self._ends) and number < self._ends[call]:
+            return call
+        return self._last
 
     def _is_in_backward(self) -> bool:
         is_now = fake.is_in_backward()

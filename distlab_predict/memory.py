@@ -11,7 +11,7 @@ its blocks is found by allocator.py, which puts each storage in its place.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -99,11 +99,19 @@ class Journal:
         self._changes.append(Change(number, stream, -size, len(self._log.nodes)))
         return number
 
-    def name(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Say what the storages of these tensors are; those of parameters stay parameters."""
+    def name(
+        self, kind: str, tensors: Iterable[Tensor], stay: Collection[str] = (PARAMETERS,)
+    ) -> None:
+        """Say what the storages of these tensors are.
+
+        Args:
+            kind: what they are.
+            tensors: whose storages.
+            stay: storages of these kinds stay what they are.
+        """
         for tensor in chain.from_iterable(map(in_memory, tensors)):
             living = self._living.get(key_of(tensor.untyped_storage()))
-            if living is not None and self._kinds[living.number] != PARAMETERS:
+            if living is not None and self._kinds[living.number] not in stay:
                 self._kinds[living.number] = kind
 
     def begin(self) -> None:

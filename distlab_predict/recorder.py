@@ -208,7 +208,9 @@ class Recorder(TorchDispatchMode):
             self._begin = len(self.log.nodes)
             if not self._steps:
                 self.journal.begin()
-            self.journal.name(memory.PARAMETERS, module.parameters())
+            # a schedule of torch's pipelining gathers parameters before it calls a stage
+            gathered = (memory.PARAMETERS, memory.UNSHARDED)
+            self.journal.name(memory.PARAMETERS, module.parameters(), stay=gathered)
 
     def after_preparing(self) -> None:
         """Leave out of the first step what was called before its stages knew their shapes."""

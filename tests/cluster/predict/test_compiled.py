@@ -64,17 +64,22 @@ def test_only_what_a_program_compiles_moves_fewer_bytes():
     assert sizes[3] == moved(distlab.predict(whole, 8, NETWORK, FREE))
 
 
-def test_a_compiled_loss_has_no_scores_in_float32():
-    """Of a large vocabulary: not those of its argument, of its logarithm, and of two gradients."""
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_compiled_loss_has_fewer_scores_in_float32(tensor):
+    """It is 8 bytes less for each score of a rank.
+
+    A loss as it is written has three in float32, and reads none in bfloat16 any more; compiled, it
+    has two in bfloat16. With tensor parallelism each has one in float32 more, which it writes into.
+    """
     size = Size(64, 1, 2, 128, kv_heads=2, vocabulary=4096)
-    program = functools.partial(train, size=size, batch=2, length=256, compiles=True)
-    scores = 2 * 256 * 4096
-    eager = distlab.predict(program, 2, NETWORK, FREE, compiled=True)
-    compiled = distlab.predict(
-        functools.partial(program, compiles_loss=True), 2, NETWORK, FREE, compiled=True
-    )
-    less = eager.memory["activations"] - compiled.memory["activations"]
-    assert 3 * 4 * scores - 2 * 2 * scores == pytest.approx(less, rel=0.05)
+    program = functools.partial(train, size=size, batch=2, length=256, compiles=True, tensor=tensor)
+    scores = 2 * 256 * 4096 // tensor
+    activations = []
+    for compiles_loss in (False, True):
+        step = functools.partial(program, compiles_loss=compiles_loss)
+        prediction = distlab.predict(step, 2, NETWORK, FREE, compiled=True)
+        activations.append(prediction.memory["activations"])
+    assert activations[0] - activations[1] == pytest.approx(8 * scores, rel=0.05)
 
 
 def test_a_sweep_of_compiled_programs():

@@ -66,6 +66,18 @@ def test_a_tensor_that_is_made_of_others_has_no_memory_of_its_own():
     assert isinstance(doubled, TwoTensor)
 
 
+def test_what_was_gathered_before_its_module_was_called_is_no_parameter():
+    """But what an optimizer has is one, even if it was gathered as it is."""
+    recorder = Recorder(0)
+    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+        module = torch.nn.Linear(10, 1, bias=False)
+        recorder.journal.name(memory.UNSHARDED, [module.weight])
+        recorder.before_module(module, ())
+        assert recorder.journal.peak() == {"unsharded parameters": 40}
+        recorder.before_optimizer(torch.optim.SGD(module.parameters(), 1.0))
+        assert recorder.journal.peak() == {"parameters": 40}
+
+
 # --- what a GPU reserves, and what a compiled program does without ---
 
 
