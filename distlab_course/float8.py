@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 
 from distlab_course.experts import RoutedExperts
 from distlab_course.float8_grouped import grouped_in_float8
@@ -78,7 +79,18 @@ def _weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A weight in float8 with its scale, as it was gathered, or cast here."""
     if isinstance(weight, GatheredWeight):
         return weight.eight, weight.scale
+    if isinstance(weight, DTensor) and isinstance(weight._local_tensor, GatheredWeight):
+        return _of_part(weight, weight._local_tensor)
     return scaled(weight, E4M3)
+
+
+def _of_part(weight: DTensor, part: GatheredWeight) -> tuple[Tensor, Tensor]:
+    """The same of a weight of which each rank of tensor parallelism has gathered its part."""
+    mesh = weight.device_mesh
+    sizes: dict[str, Any] = {"shape": weight.shape, "stride": weight.stride()}
+    eight = DTensor.from_local(part.eight, mesh, weight.placements, run_check=False, **sizes)
+    everywhere = [Replicate()] * mesh.ndim
+    return eight, DTensor.from_local(part.scale, mesh, everywhere, run_check=False)
 
 
 class Float8Linear(nn.Linear):

@@ -55,7 +55,8 @@ class GatheredWeight(Tensor):
         weight = args[0]
         same = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
         is_same = operator in same
-        if operator is torch.ops.aten.as_strided.default:  # fully_shard asks for its own shape
+        # fully_shard asks for its own shape, and so does the backward pass of a DTensor
+        if operator in {torch.ops.aten.as_strided.default, torch.ops.aten.view.default}:
             is_same = tuple(args[1]) == tuple(weight.shape)
         if is_same:
             return GatheredWeight(weight.eight, weight.scale, weight.dtype)
@@ -161,7 +162,8 @@ class SentWeight(Tensor):
         (scale,) = metadata
         if out is None:
             return GatheredWeight(sent.view(E4M3), scale, dtype), (sent,)
-        weight = out.to_local() if isinstance(out, DTensor) else out
+        # to_local() would give another one with the same numbers
+        weight = out._local_tensor if isinstance(out, DTensor) else out
         weight.scale = scale  # type: ignore[attr-defined]  # a GatheredWeight, made above
         return None
 

@@ -81,6 +81,35 @@ def test_layers_of_tensor_parallelism_have_the_scales_of_whole_tensors(cluster):
         assert torch.allclose(gradient, model[0].weight.grad, rtol=1e-4, atol=1e-6)
 
 
+def divided_and_sharded(rank, world_size):
+    """Losses on two ranks of tensor parallelism; two more have the rest of each gathered part."""
+    mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = in_float8(model_of(), gathered=True)
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    parallel.parallelize_module(model, mesh["tensor"], plan)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    share_scales(model)
+    return losses_of(model, share_scales)
+
+
+def test_parts_of_tensor_parallelism_are_gathered_in_float8():
+    expected = losses_of(in_float8(model_of()), lambda _: None)
+    with distlab.Cluster(4, timeout=60) as cluster:
+        for losses in cluster.run(divided_and_sharded):
+            assert torch.allclose(losses, expected, rtol=1e-5)
+
+
+def test_parts_that_are_gathered_in_float8_are_predicted():
+    prediction = distlab.predict(divided_and_sharded, 4, NETWORK, distlab.Device.named("H100"))
+    (recording,) = prediction.recordings
+    nodes = recording.nodes[slice(*recording.steps[-1])]
+    sizes = [node.sent[0] for node in nodes if node.name == "all_gather" and len(node.members) == 2]
+    first, second = 64 * 128 // 4, 128 * 32 // 4  # of four ranks, a byte for each number
+    assert sizes == [first, second, second, first]
+
+
 def predicted(**options):
     """Names and bytes of the calls of the last step, and the kernels of products."""
     program = functools.partial(sharded, dtype=torch.bfloat16, **options)
