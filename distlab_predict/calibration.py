@@ -46,7 +46,8 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
         most = format_seconds(_seconds_at(prediction, LOWEST)).strip()
         advice = (
             "A step takes so long on this device with all of its FLOP/s, and with 1 %. If yours "
-            "does not, something else of the device or the network is described wrongly."
+            "does not, something else is described wrongly: the processor that launches kernels "
+            "(host=), the device or the network."
         )
         arguments.refuse("seconds", f"between {least} and {most}", seconds, advice)
     device = replace(prediction.device, efficiency=round(found, 4), if_slower=())

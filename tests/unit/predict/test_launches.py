@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab_predict.costs import Costs
 from distlab_predict.launches import CALL, READ
 from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
+from distlab_predict.predictions import Case, Predictions
 from distlab_predict.streams import NodeLog
 from distlab_predict.timeline import LAUNCH, timeline_of, times_of
 from distlab_predict.uncertainty import UNCERTAINTIES
@@ -175,3 +177,25 @@ def test_a_step_that_launches_could_bind_is_known_less():
     step = prediction(kernels(1, 1, 1, 1), 0.9, [(0, 2), (2, 4)])
     assert step.launches == 0
     assert LAUNCH in step.longer
+
+
+def test_several_predictions_have_a_column_of_launches_where_one_waits_for_them():
+    bound = Case(1, {"batch": 1}, prediction(kernels(1, 1, 1, 1), 3, [(0, 2), (2, 4)]))
+    ahead = Case(1, {"batch": 2}, prediction(kernels(9, 9, 9, 9), 3, [(0, 2), (2, 4)]))
+    assert "launches" in repr(Predictions([bound, ahead]))
+    assert "launches" not in repr(Predictions([ahead]))
+
+
+def test_calls_that_never_meet_are_named_where_a_program_waits_for_them():
+    log = NodeLog()
+    log.call("world", "all_gather", PAIR, (1,))
+    log.read_after({0})
+    log.compute("mm", 1, 0)
+    with pytest.raises(ArgumentError, match="not every rank calls all_gather"):
+        times(recording(log), recording(NodeLog(), 1), host=1)
+
+
+def test_a_measured_step_that_launches_bind_says_nothing_of_the_efficiency():
+    step = prediction(kernels(1, 1, 1, 1), 3, [(0, 2), (2, 4)])
+    with pytest.raises(ArgumentError, match=r"described wrongly: the processor .* \(host=\)"):
+        step.calibrated(4.0)

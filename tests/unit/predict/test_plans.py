@@ -75,6 +75,18 @@ def test_what_binds_is_what_would_save_most(made, others, binds):
     assert found == (binds or "exposed communication")
 
 
+def test_launches_have_a_column_and_words_where_they_take_more_than_a_percent():
+    late = layout(2, "none", step(0.6, 0.1, 0.1, 60, launches=0.2))
+    shown = repr(plan(late, BEST)).splitlines()
+    assert "launches" in shown[1]
+    assert "20.0%" in shown[2]
+    assert "launches by the processor 20 %" in repr(plan(late))
+    slower = layout(1, "none", step(0.8, 0.1, 0.1, 60, launches=0.2))
+    words = "launches by the processor 17 % of the step instead of 0.0 %"
+    assert words in plan(BEST, slower).why
+    assert "launches" not in repr(plan(BEST))
+
+
 def test_where_nothing_fits_the_plan_says_by_how_much_and_what_helps():
     found = plan(TOO_LARGE, replace(TOO_LARGE, step=step(1, 0, 0, 96)), *REFUSED)
     assert found.best is None
