@@ -16,6 +16,7 @@ from distlab.tables import format_bytes
 
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
+FAR = 2.0  # how often what is there fits below a limit that is only named, and not drawn
 # from below: what stays, what lives for a while, and what goes with each pass
 LOOKS = {
     "parameters": ACTIVITY_LOOKS["compute"],
@@ -39,7 +40,8 @@ def memory_over_time(
     Args:
         times: in seconds, ascending.
         sizes: bytes at these times by what they are, in the order of LOOKS as far as known.
-        limits: bytes by name, drawn as lines across, such as the size of the memory.
+        limits: bytes by name, such as the size of the memory, drawn as lines across; those far
+            above what is there only have their names below, as the areas would be flat.
         title: whose memory it is.
 
     Returns:
@@ -47,7 +49,8 @@ def memory_over_time(
     """
     known = [kind for kind in LOOKS if kind in sizes]
     kinds = known + [kind for kind in sizes if kind not in LOOKS]
-    unit, name = _unit([*limits.values(), *(max(sizes[kind]) for kind in kinds)])
+    highest = max(map(sum, zip(*sizes.values(), strict=True)))
+    unit, name = _unit(highest)
     with new_axes(7.2, 4.2, title=title, xlabel="time", ylabel=f"memory in {name}") as ax:
         below = [0.0] * len(times)
         looks = []
@@ -57,7 +60,7 @@ def memory_over_time(
             ax.fill_between(times, below, above, step="post", **outline(look))
             below = above
             looks.append(look)
-        lines = _draw_limits(ax, limits, unit)
+        lines = _draw_limits(ax, limits, unit, FAR * highest)
         ax.set(xlim=(times[0], times[-1]), ylim=(0, None))
         even_ticks(ax.xaxis, "s")
         even_ticks(ax.yaxis, "")
@@ -67,19 +70,22 @@ def memory_over_time(
     return ax
 
 
-def _unit(sizes: Sequence[float]) -> tuple[int, str]:
-    """The unit that suits the largest size, in bytes, and its name."""
-    if max(sizes) >= GIBIBYTE / 10:
+def _unit(highest: float) -> tuple[int, str]:
+    """The unit that suits the highest size, in bytes, and its name."""
+    if highest >= GIBIBYTE / 10:
         return GIBIBYTE, "GiB"
     return MEBIBYTE, "MiB"
 
 
-def _draw_limits(ax: Axes, limits: Mapping[str, float], unit: int) -> list[Line2D]:
-    """Draw lines across, each with a pattern of its own."""
+def _draw_limits(ax: Axes, limits: Mapping[str, float], unit: int, most: float) -> list[Line2D]:
+    """Draw lines across, each with a pattern of its own; one above `most` bytes only has a name."""
     lines = []
     for pattern, (name, size) in zip(("--", ":", "-."), limits.items(), strict=False):
         words = f"{name}, {format_bytes(round(size))}"
-        lines.append(ax.axhline(size / unit, color=BLACK, linestyle=pattern, label=words))
+        if size > most:
+            lines.append(Line2D([], [], linestyle="none", label=f"{words}, is far above"))
+        else:
+            lines.append(ax.axhline(size / unit, color=BLACK, linestyle=pattern, label=words))
     return lines
 
 

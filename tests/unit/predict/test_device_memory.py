@@ -120,3 +120,14 @@ def test_the_picture_of_memory_has_each_kind_and_the_limits():
     assert "memory of rank 0 in a step" in words
     assert "activations" in words
     assert "the device's memory: 80 GiB" in words
+
+
+def test_a_limit_far_above_what_is_there_is_named_and_not_drawn():
+    """4 GiB are there: a memory of 80 would make them a flat line, one of 7 does not."""
+    for memory, is_drawn in (("80 GiB", False), ("7 GiB", True)):
+        axes = prediction(Device.named("H100", memory=memory)).plot_memory()
+        words = f"the device's memory, {memory}"
+        (legend,) = axes.figure.legends or [axes.get_legend()]
+        labels = [text.get_text() for text in legend.get_texts()]
+        assert (words if is_drawn else f"{words}, is far above") in labels
+        assert (axes.get_ylim()[1] > 7) == is_drawn
