@@ -23,8 +23,11 @@ GIB = 1 << 30
 TERA = 1e12
 # What an operator takes in two programs that launches bind, with all that is around it: 13 to 14 us
 # beside B200s, 16 us beside an A100. tests/cluster/predict/launch_bound.py has them and their
-# sources. It is the processor's time, and the same beside each GPU.
+# sources. Their processors are Intel's or AMD's, and so are those beside other GPUs.
 HOST = 15e-6
+# For torch's Linear a Grace needs 33 to 37 us, and a Xeon beside an H100 13.5 us: issue 2053 of
+# github.com/NVIDIA/TransformerEngine.
+HOST_GRACE = 2.5 * HOST
 LAUNCH = 2e-6  # the time of a kernel that reads and writes one number on an H100: torchao
 
 
@@ -189,6 +192,7 @@ _GB200_DEVICE = _B200_DEVICE | {
     "memory": 184 * GIB,
     "formats": _formats(2500, 5000, float32=80, float64=40, float4_e2m1fn_x2=10000),
     "processors": _GB200,
+    "host": HOST_GRACE,
 }
 _B300_DEVICE = _B200_DEVICE | {
     "memory_bandwidth": 8e12,

@@ -46,6 +46,15 @@ def test_known_devices_travel_and_are_keys():
         assert device.peak("float64") < 0.15 * device.flops  # no tensor core's rate
 
 
+def test_devices_by_name_have_a_processor_and_others_have_none():
+    """Beside a GB200 is a Grace, which is slower at this."""
+    assert Device(1).host == 0
+    assert Device.named("H100").host == Device.named("B200").host > 0
+    assert Device.named("GB200").host == Device.named("GB300").host > 2 * Device.named("B200").host
+    assert Device.named("GB200", host="20 us").host == 2e-5
+    assert Device.named("GB200", host=0).host == 0
+
+
 def test_a_number_format_has_its_own_peak():
     device = Device.named("H100")
     assert device.peak("float8_e5m2") == 1979e12
