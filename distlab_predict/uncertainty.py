@@ -88,15 +88,32 @@ def interval(prediction: Prediction) -> tuple[float, float]:
     calibrated = dict(prediction.device.if_slower)
     for basis, step in prediction.longer.items():
         known = UNCERTAINTIES[basis]
+        if basis == LAUNCH:
+            continue
         if basis in calibrated:
             squares += (step.together * known.common) ** 2
             squares += (step.alone * known.own) ** 2
         else:
             squares += (step.alone * known.both) ** 2
     shorter, longer = _not_explained(prediction.device.measured)
-    least = prediction.seconds / (1 + math.sqrt(squares + shorter**2))
-    most = prediction.seconds * (1 + math.sqrt(squares + longer**2))
+    quicker, slower = _by_launches(prediction)
+    least = prediction.seconds / (1 + math.sqrt(squares + shorter**2 + quicker**2))
+    most = prediction.seconds * (1 + math.sqrt(squares + longer**2 + slower**2))
     return least, most
+
+
+def _by_launches(prediction: Prediction) -> tuple[float, float]:
+    """By which shares a step may be shorter, and longer, with another processor.
+
+    They are not alike: one that launches do not bind is no shorter with a quicker processor, and
+    may be longer with a slower one.
+    """
+    if LAUNCH not in prediction.longer:
+        return 0.0, 0.0
+    factor = 1 + UNCERTAINTIES[LAUNCH].both
+    quicker = replace(prediction, slower=((LAUNCH, 1 / factor),)).seconds
+    slower = replace(prediction, slower=((LAUNCH, factor),)).seconds
+    return max(0.0, prediction.seconds / quicker - 1), max(0.0, slower / prediction.seconds - 1)
 
 
 def _not_explained(measured: Measured | None) -> tuple[float, float]:
