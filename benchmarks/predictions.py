@@ -29,6 +29,7 @@ from benchmarks.published import (
     Row,
 )
 from distlab import Device
+from distlab.errors import DistlabError
 from distlab_course.pretraining import train
 from distlab_predict.prediction import Prediction
 
@@ -69,7 +70,7 @@ def predicted_rows(table: PublishedTable, rows: Sequence[Row]) -> Iterator[tuple
     for row in rows:
         try:
             step = _step_of(row, table, device)
-        except distlab.DistlabError as error:
+        except DistlabError as error:
             step = Step(0.0, 0.0, 0.0, 0.0, device.efficiency, str(error))
         print(line_of(row, step), flush=True)
         yield row.name, step
