@@ -56,7 +56,7 @@ def from_seconds(prediction: Prediction, seconds: float) -> Device:
     for basis in bases(calibrated):
         slower = slowed(calibrated, basis)
         other = _fitting(slower, seconds, device.efficiency, CLOSE_FOR_INTERVALS)
-        # the step was measured, so with costs that no efficiency makes up for the highest is next
+        # costs may be so slow that no efficiency makes up for them; then the highest comes nearest
         others.append((basis, 1.0 if other is None else other))
     return replace(device, if_slower=tuple(others))
 
