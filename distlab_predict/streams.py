@@ -18,7 +18,7 @@ from torch import Tensor
 from distlab_predict.launches import CALL, OPERATOR, READ
 from distlab_predict.no_data import NoData
 from distlab_predict.nodes import Call, Kernel, Node, Stream, Wait
-from distlab_predict.torch_changed import replace_streams
+from distlab_predict.torch_changed import put, replace_streams
 
 
 class NodeLog:
@@ -97,6 +97,10 @@ class NodeLog:
             stream = self.current()
         self.read_after(self.ends(stream))
 
+    def read_all(self, *_: Any) -> None:
+        """Note that the program waits until all streams have done all so far."""
+        self.read_after(frozenset().union(*self._ends.values()))
+
     def read_after(self, ends: Set[int]) -> None:
         """Note that the program waits for the ends of these nodes."""
         self.waits.append(Wait(len(self.nodes), tuple(ends)))
@@ -164,4 +168,6 @@ def install(log: NodeLog) -> None:
             return False
 
     replace_streams(StreamOfLog, EventOfLog)
+    for owner in (torch.cuda, torch.accelerator):
+        put(owner, "synchronize", log.read_all)
     log.current = torch.cpu.current_stream

@@ -68,6 +68,15 @@ def test_what_a_gpu_would_measure_is_printed_as_a_number_without_data(capsys):
     assert capsys.readouterr().out == "(no data) GiB (no data)\n" * 2
 
 
+def test_a_program_waits_where_it_synchronizes_and_where_it_reads():
+    """In each step for all streams, and then for the loss. A fused optimizer asks for nothing."""
+    recording = distlab.predict(of_a_tutorial, 4, NETWORK, FREE).recordings[0]
+    everything, loss, *later = recording.waits
+    assert len(later) == 2
+    assert everything.before == loss.before
+    assert set(loss.ends) < set(everything.ends)
+
+
 def test_autocast_of_a_gpu_computes_with_its_format():
     """A loss in bfloat16 is made of products of bfloat16: they read half of the bytes."""
 
