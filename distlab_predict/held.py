@@ -1,4 +1,4 @@
-"""What a rank's memory holds, as memory.py notes it and memory_tables.py shows it.
+"""What a rank's memory holds, as memory.py notes it and memory_shown.py shows it.
 
 Plain data, which both processes use; needs no torch.
 """
