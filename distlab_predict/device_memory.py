@@ -73,15 +73,15 @@ class Use:
         return sum(self.sizes.values())
 
 
-def most_used(prediction: Prediction) -> Use:
-    """What the recorded rank that needs most takes."""
+def uses_of(prediction: Prediction) -> list[Use]:
+    """What each recorded rank takes."""
     uses = []
     for recording in prediction.recordings:
         if prediction.device.name:
             uses.append(_use_of_gpu(recording, prediction.network))
         else:
             uses.append(_use(recording))
-    return max(uses, key=lambda use: use.total)
+    return uses
 
 
 def _use(recording: Recording) -> Use:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distlab_predict.device_memory import Use
 from distlab_predict.prediction import Prediction
 
 MARGIN = 0.05  # of time and of memory: nearer than that, predictions cannot decide
@@ -26,8 +25,8 @@ class Step:
         computing, exposed, launches, idle: its parts, in seconds, of the rank that computes
             longest.
         flops: of that rank, without those that are repeated.
-        memory: bytes at the peak by what they are, of the rank that needs most.
-        needed: bytes without which that rank cannot run; its allocator may hold more.
+        memory: bytes at the peak by what they are, of the rank that takes most.
+        needed: bytes without which some rank cannot run; its allocator may hold more.
         limit: bytes that a device has; None if that is not known.
         peak_flops: FLOP/s of the device at its peak.
         tokens: of all ranks together; None if that was not said.
@@ -132,7 +131,7 @@ def step_of(prediction: Prediction) -> Step:
         idle=prediction.idle,
         flops=prediction.flops,
         memory=prediction.memory,
-        needed=prediction.use.needed,
+        needed=prediction.needed,
         limit=prediction.device.memory,
         peak_flops=prediction.device.flops,
         tokens=prediction.tokens,
@@ -164,24 +163,21 @@ def continued_step(few: Prediction, more: Prediction, layers: float) -> Step:
 
 
 def _continued_memory(few: Prediction, more: Prediction, layers: float) -> tuple[Memory, float]:
-    """The memory of the rank that needs most in the deeper model, which may be another one there.
+    """The memory of the rank that takes most in the deeper model, which may be another one there.
 
     Returns:
-        bytes by what they are, and bytes without which the rank cannot run.
+        its bytes by what they are, and the most bytes without which some rank cannot run.
     """
-    found: list[tuple[Memory, float]] = []
-    for own_few, own_more in zip(_uses(few), _uses(more), strict=True):
+    found: list[Memory] = []
+    needed: list[float] = []
+    for own_few, own_more in zip(few.uses, more.uses, strict=True):
         memory = {}
         for kind in dict.fromkeys([*own_few.sizes, *own_more.sizes]):
             sizes = (own_few.sizes.get(kind, 0), own_more.sizes.get(kind, 0))
             memory[kind] = _continued(*sizes, layers)
-        found.append((memory, _continued(own_few.needed, own_more.needed, layers)))
-    return max(found, key=lambda one: sum(one[0].values()))
-
-
-def _uses(prediction: Prediction) -> list[Use]:
-    """What each recorded rank takes of its device's memory."""
-    return [replace(prediction, recordings=[one]).use for one in prediction.recordings]
+        found.append(memory)
+        needed.append(_continued(own_few.needed, own_more.needed, layers))
+    return max(found, key=lambda one: sum(one.values())), max(needed)
 
 
 def _continued(few: float, more: float, layers: float) -> float:

@@ -20,7 +20,7 @@ from distlab.traces.events import Moment, Part, moments
 from distlab_predict import calibration, grounds, memory_shown, prediction_shown, uncertainty
 from distlab_predict.collectives import Collectives, collectives_of
 from distlab_predict.costs import Costs
-from distlab_predict.device_memory import Use, most_used
+from distlab_predict.device_memory import Use, uses_of
 from distlab_predict.nodes import Kernel, Recording
 from distlab_predict.timeline import Timeline, Times, timeline_of
 
@@ -192,9 +192,22 @@ class Prediction(ShownAsTable):
         return tokens
 
     @cached_property
+    def uses(self) -> list[Use]:
+        """What each recorded rank takes of its device's memory."""
+        return uses_of(self)
+
+    @property
     def use(self) -> Use:
-        """What the recorded rank that needs most takes of its device's memory."""
-        return most_used(self)
+        """What the recorded rank that takes most has of its device's memory."""
+        return max(self.uses, key=lambda use: use.total)
+
+    @property
+    def needed(self) -> int:
+        """Bytes of a device's memory without which one of the recorded ranks cannot run.
+
+        That may be another rank than the one that takes most, whose allocator keeps more for later.
+        """
+        return max(use.needed for use in self.uses)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -219,7 +232,7 @@ class Prediction(ShownAsTable):
         """
         if self.device.memory is None:
             return None
-        return self.use.needed <= self.device.memory
+        return self.needed <= self.device.memory
 
     def memory_by_line(self) -> Table:
         """What memory holds at its peak, by the line of the program that made it."""

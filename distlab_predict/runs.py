@@ -4,6 +4,7 @@ Called by predict.py, on the notebook's kernel.
 """
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,9 +36,10 @@ def run_of(
     compiled: bool,
 ) -> Run:
     """What to record, in this process's environment, folder and path."""
-    if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not skew >= 1:
+    if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not 1 <= skew < math.inf:
         rule = "a number of at least 1"
         arguments.refuse("skew", rule, skew, "For balanced experts: skew=1.0.")
+    arguments.one_of("compiled", compiled, (True, False))
     pickle_module_by_value(program)
     header, buffers = pack(program, "program")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere

@@ -6,6 +6,7 @@ from distlab.simulated.devices import Device
 from distlab.simulated.network import Link, Network
 from distlab_predict import device_memory
 from distlab_predict.held import Held, Level, Made
+from distlab_predict.layouts import continued_step
 from distlab_predict.nodes import PRODUCT, Recording
 from distlab_predict.prediction import Prediction
 from distlab_predict.streams import NodeLog
@@ -19,13 +20,16 @@ LEVELS = (Level(0, {"parameters": GIB}), Level(1, {"parameters": GIB, "activatio
 
 def prediction(device: Device, reserved: int = 5 * GIB, needed: int = 4 * GIB) -> Prediction:
     """A step of a product and an all-gather in a host, with 4 GiB of storages at the peak."""
+    return Prediction(16, HOSTS, device, [recording(reserved, needed)])
+
+
+def recording(reserved: int, needed: int) -> Recording:
     log = NodeLog()
     log.compute("mm", 10, 0, kind=PRODUCT)
     log.call("world", "all_gather", tuple(range(8)), (1,) * 8)
     held = Held(MADE, reserved, needed, LEVELS)
     peak = {"activations": 3 * GIB, "parameters": GIB}
-    recording = Recording(0, log.nodes, [(0, 2)], peak, "", held)
-    return Prediction(16, HOSTS, device, [recording])
+    return Recording(0, log.nodes, [(0, 2)], peak, "", held)
 
 
 def test_a_device_without_a_name_holds_the_storages_and_nothing_else():
@@ -65,6 +69,30 @@ def test_a_step_fits_if_the_allocator_can_give_back_in_time(memory, fits, words)
     assert step.fits is fits
     (line,) = [line for line in repr(step).splitlines() if "fits into the device" in line]
     assert line.endswith(words)
+
+
+def test_each_recorded_rank_must_fit_not_only_the_one_that_takes_most():
+    """The first rank takes 8 GiB and could do with 4; the second one takes 7 and needs them."""
+    device = Device.named("H100", memory="7 GiB")
+    ranks = [recording(8 * GIB, 4 * GIB), recording(7 * GIB, 7 * GIB)]
+    step = Prediction(16, HOSTS, device, ranks)
+    assert step.use.recording is ranks[0]
+    assert step.needed == 7 * GIB + (64 + 700 + 576) * MIB
+    assert step.fits is False
+    assert Prediction(16, HOSTS, device, ranks[:1]).fits
+
+
+def test_each_recorded_rank_of_a_deeper_model_must_fit():
+    """Each further layer adds 1 GiB to what the second rank needs."""
+    device = Device.named("H100", memory="8 GiB")
+    first = recording(9 * GIB, 4 * GIB)
+    few = Prediction(16, HOSTS, device, [first, recording(5 * GIB, 5 * GIB)])
+    more = Prediction(16, HOSTS, device, [first, recording(6 * GIB, 6 * GIB)])
+    step = continued_step(few, more, 3)
+    assert step.needed == 8 * GIB + (64 + 700 + 576) * MIB
+    assert step.num_bytes == 9 * GIB + (64 + 700 + 576) * MIB
+    assert few.fits
+    assert not step.fits
 
 
 # --- NCCL ---
