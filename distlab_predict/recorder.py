@@ -114,6 +114,8 @@ class Recorder(TorchDispatchMode):
             made = torch_lists.on_parts(self.__torch_dispatch__, operator, args, kwargs or {})
             if made is NotImplemented:
                 self.log.host += launches.DTENSOR
+                if torch.is_grad_enabled():  # it may make others with a gradient before a kernel
+                    self.log.line()
             return made
         if operator.namespace == "prim":  # more than half of all: where is this tensor?
             if operator is torch.ops.prim.device.default:
@@ -227,6 +229,8 @@ class Recorder(TorchDispatchMode):
             self.log.host += launches.PARAMETER
             if isinstance(parameter, DTensor):
                 self.log.host += launches.DTENSOR
+                if torch.is_grad_enabled():  # it may make others with a gradient before a kernel
+                    self.log.line()
         gradients = [one.grad for one in parameters if one.grad is not None]
         self.journal.name(memory.PARAMETERS, parameters)
         self.journal.name(memory.GRADIENTS, gradients)

@@ -5,11 +5,13 @@ But for one with a context, as torch's attention of a CPU cannot be shared.
 
 import dataclasses
 import functools
+import inspect
 from collections import Counter
 
 import pytest
 
 import distlab
+from distlab_course import pretraining
 from distlab_course.pretraining import train
 from distlab_course.sizes import Experts, Size
 
@@ -127,3 +129,15 @@ def test_experts_in_float8_are_predicted_as_groups_in_float8():
         scales = 4 * (m + n) + 4  # and where the group ends
         assert node.num_bytes == m * k + k * n + 2 * m * n + scales
     assert all(node.kind != "unknown" for node in recording.nodes if hasattr(node, "kind"))
+
+
+def test_the_gradient_of_a_loss_of_tensor_parallelism_has_the_line_of_the_loss():
+    """Where most of the memory is: it is not that of `loss.backward()`."""
+    size = Size(64, 1, 2, 128, kv_heads=2, vocabulary=4096)
+    program = functools.partial(train, size=size, batch=2, length=256, tensor=2)
+    recording = distlab.predict(program, 2, NETWORK, FREE).recordings[0]
+    source, first = inspect.getsourcelines(pretraining.loss_of)
+    (after,) = [number for number, line in enumerate(source) if "F.cross_entropy" in line]
+    largest = recording.held.made[0]
+    assert largest.line == f"pretraining.py:{first + after}"
+    assert largest.num_bytes > 3 * 4 * 2 * 256 * 4096 // 2
