@@ -94,7 +94,7 @@ def _step_of(row: Row, table: PublishedTable, device: Device) -> Step:
     steady state of a pipeline, or of passes that add up gradients, adds as much for each.
     """
     count = row.options.get("microbatches", 1)
-    few = 2 * row.options.get("pipeline", 1)
+    few = max(2, row.options.get("pipeline", 1))
     if count <= 2 * few:
         step = predicted(row, table, device)
         seconds = step.seconds
