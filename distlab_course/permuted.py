@@ -92,8 +92,9 @@ class _AddedUp(torch.autograd.Function):
 
 
 def _rows(tokens: Tensor, order: Tensor) -> Tensor:
-    copies = len(order) // len(tokens)
-    return tokens[order if copies == 1 else order // copies]
+    if len(order) == len(tokens):  # also of a rank whose experts nobody chose
+        return tokens[order]
+    return tokens[order // (len(order) // len(tokens))]
 
 
 def _sums(rows: Tensor, places: Tensor, tokens: int) -> Tensor:

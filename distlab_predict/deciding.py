@@ -8,7 +8,6 @@ and branches.py then records the program with the other one, to see whether its 
 from __future__ import annotations
 
 import functools
-import linecache
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from types import FrameType
 from torch import Tensor
 
 from distlab.wire.source import Line, line_of, runs_learners_code
-from distlab_predict import no_data, torch_known
+from distlab_predict import assertions, no_data, torch_known
 from distlab_predict.nodes import Branch
 from distlab_predict.torch_lines import Lines
 from distlab_predict.torch_patches import put
@@ -29,7 +28,7 @@ MOST_ASKED = 64
 class Decisions:
     """Answers of False, and lines that have asked for them.
 
-    An `assert` is true, as in a training that works.
+    An `assert` holds, as in a training that works.
 
     Args:
         rank: as which the program runs.
@@ -53,8 +52,9 @@ class Decisions:
         line = self._here()
         if not line:
             raise NotImplementedError(no_data.NEEDED)
-        if _is_assertion(sys._getframe(1)):
-            return True
+        holds = _of_assertion(sys._getframe(1))
+        if holds is not None:
+            return holds
         self._times[line] += 1
         if self._times[line] > MOST_ASKED:
             raise SystemExit(0)
@@ -92,14 +92,11 @@ def _truth(own: Callable[[Tensor], bool], answer: Callable[[], bool]) -> Callabl
     return call
 
 
-def _is_assertion(frame: FrameType | None) -> bool:
-    """Whether the innermost line of the learner's is an `assert`."""
+def _of_assertion(frame: FrameType | None) -> bool | None:
+    """The answer with which an `assert` of the learner's holds; None if none asks."""
     while frame is not None and not runs_learners_code(frame):
         frame = frame.f_back
-    if frame is None:
-        return False
-    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return text.lstrip().startswith("assert ")
+    return None if frame is None else assertions.needed(frame)
 
 
 def _lines_on_stack(frame: FrameType | None) -> tuple[Line, ...]:

@@ -163,7 +163,9 @@ class Planner:
         answer = self._allowed(self._ranks, **choice)
         if answer is True:
             return True
-        why = answer if isinstance(answer, str) else NOT_ALLOWED
+        why = NOT_ALLOWED
+        if isinstance(answer, str) and answer.strip():
+            why = answer
         self._found[place] = Layout(self._ranks, choice, None, why)
         return False
 

@@ -117,10 +117,13 @@ class Plan(ShownAsTable):
         """What keeps the best layout from being faster.
 
         It is "memory", "exposed communication", "launches by the processor", "idle time" (as in a
-        pipeline's bubble) or "computing".
+        pipeline's bubble) or "computing"; "memory" as well where nothing fits, and "" where nothing
+        could be predicted.
         """
-        what, _ = what_binds(self._best_or_nearest(), self.layouts)
-        return what
+        if self.best is not None:
+            what, _ = what_binds(self.best, self.layouts)
+            return what
+        return "memory" if self.predicted else ""
 
     @property
     def refused(self) -> Counter[str]:
@@ -136,9 +139,6 @@ class Plan(ShownAsTable):
     def left_out(self) -> list[Layout]:
         """The layouts that were not tried, since they cannot be the best by the search's rule."""
         return [layout for layout in self.layouts if layout.is_left_out]
-
-    def _best_or_nearest(self) -> Layout:
-        return self.best or self._nearest()
 
     def _nearest(self) -> Layout:
         """The layout that needs least memory; one without a step, if none was predicted."""

@@ -156,7 +156,8 @@ class Predict:
         for number in ranks:
             for choice in _each_choice(choices):
                 run = run_of(functools.partial(program, **choice), number, roles, skew, compiled)
-                wanted.append(_Wanted(number, choice, networks[number], run))
+                in_step = _tokens_in_step(tokens, number, choice)
+                wanted.append(_Wanted(number, choice, networks[number], run, in_step))
         cases: list[Case] = []
         with keeping(lambda: Predictions(cases), lambda: len(cases), "case"):
             for begin in range(0, len(wanted), at_once()):
@@ -164,7 +165,7 @@ class Predict:
                 outcomes = self._outcomes([one.run for one in some])
                 for one, noted in zip(some, outcomes, strict=True):
                     print_again(noted)
-                    cases.append(one.case(noted, device, tokens))
+                    cases.append(one.case(noted, device))
         return Predictions(cases)
 
     def plan(
@@ -211,21 +212,22 @@ class Predict:
             KeyboardInterrupt: a person stopped it; its `partial` is the plan so far.
         """
         _check(program, ranks, network, device, roles)
-        _check_choices(choices)
+        _check_plan(choices, tokens)
         wanted_depth = _depth_of(depth, period, choices)
         if allowed is not None and not callable(allowed):
             rule = "a function of the number of ranks and the choice"
             arguments.refuse("allowed", rule, allowed, PLAN, wrong_type=True)
 
         def predicted(some: Sequence[dict[str, Any]]) -> list[Prediction | str]:
-            runs = []
-            for one in some:
-                chosen = functools.partial(program, **one)
-                runs.append(run_of(chosen, ranks, roles, skew, compiled))
+            wanted = []
+            for choice in some:
+                run = run_of(functools.partial(program, **choice), ranks, roles, skew, compiled)
+                in_step = _tokens_in_step(tokens, ranks, choice)
+                wanted.append(_Wanted(ranks, choice, network, run, in_step))
+            outcomes = self._outcomes([one.run for one in wanted])
             answers: list[Prediction | str] = []
-            for choice, run, noted in zip(some, runs, self._outcomes(runs), strict=True):
-                wanted = _Wanted(ranks, choice, network, run)
-                case = wanted.case(noted, device, _tokens_of(tokens))
+            for one, noted in zip(wanted, outcomes, strict=True):
+                case = one.case(noted, device)
                 answers.append(case.prediction or case.why)
             return answers
 
@@ -266,18 +268,19 @@ class _Wanted:
         choice: arguments of the program.
         network: of so many ranks.
         run: of the program with this choice.
+        tokens: of all ranks together in a step; None if that is not known.
     """
 
     ranks: int
     choice: dict[str, Any]
     network: Network
     run: Run
+    tokens: int | None
 
-    def case(self, noted: Outcomes, device: Device, tokens: Callable[..., int] | None) -> Case:
+    def case(self, noted: Outcomes, device: Device) -> Case:
         """The prediction for what its ranks have noted, or the reason why there is none."""
         try:
-            in_step = None if tokens is None else tokens(self.ranks, **self.choice)
-            step = prediction_of(self.run, noted, self.network, device, in_step)
+            step = prediction_of(self.run, noted, self.network, device, self.tokens)
         except (ArgumentError, RankError) as error:
             return Case(self.ranks, self.choice, None, str(error))
         return Case(self.ranks, self.choice, step)
@@ -301,24 +304,39 @@ def _networks(
 
 
 def _check_sweep(ranks: Any, choices: Mapping[str, Any], tokens: Any) -> None:
-    _check_choices({"ranks": ranks, **choices})
+    _check_choices({"ranks": ranks, **choices}, SWEEP)
+    for number in ranks:
+        arguments.whole_number("each of ranks", number, 1, advice=SWEEP)
     if tokens is not None and not callable(tokens):
         rule = "a function of the number of ranks and the choice"
         arguments.refuse("tokens", rule, tokens, SWEEP, wrong_type=True)
 
 
-def _check_choices(choices: Mapping[str, Any]) -> None:
+def _check_plan(choices: Mapping[str, Any], tokens: Any) -> None:
+    if not choices:
+        arguments.wrong(
+            f"A plan needs values for an argument of the program to choose from. {PLAN}"
+        )
+    _check_choices(choices, PLAN)
+    if tokens is not None and not callable(tokens):
+        arguments.whole_number("tokens", tokens, 1)
+
+
+def _check_choices(choices: Mapping[str, Any], advice: str) -> None:
     for name, value in choices.items():
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-            arguments.refuse(name, "a list of values", value, SWEEP, wrong_type=True)
+            arguments.refuse(name, "a list of values", value, advice, wrong_type=True)
 
 
-def _tokens_of(tokens: int | Callable[..., int] | None) -> Callable[..., int] | None:
-    """The tokens of a step as a function of the number of ranks and the choice."""
-    if tokens is None or callable(tokens):
+def _tokens_in_step(
+    tokens: int | Callable[..., int] | None, ranks: int, choice: Mapping[str, Any]
+) -> int | None:
+    """The tokens of a step with this choice; asked before the program runs, which takes longer."""
+    if not callable(tokens):
         return tokens
-    arguments.whole_number("tokens", tokens, 1)
-    return lambda ranks, **choice: tokens
+    words = ", ".join(f"{name}={value!r}" for name, value in {"ranks": ranks, **choice}.items())
+    advice = "It is how many all ranks together have in a step."
+    return arguments.whole_number(f"tokens({words})", tokens(ranks, **choice), 1, advice=advice)
 
 
 def _depth_of(

@@ -71,7 +71,7 @@ def why_slower(best: Step, other: Step) -> str:
 
 def _difference(what: str, own: float, others: float, step: float, others_step: float) -> str:
     """A part of a step that is larger or smaller: of computing by how much, else as shares."""
-    if what == "computing":
+    if what == "computing" and own:
         more = "more" if others > own else "less"
         return f"{percent(abs(others / own - 1))} {more} computing"
     return f"{what} {percent(others / others_step)} of the step instead of {percent(own / step)}"

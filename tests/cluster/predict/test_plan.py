@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import distlab
+from distlab_predict.planner import NOT_ALLOWED
 from tests.refused import refused
 
 NETWORK = distlab.Network("5 us", "50 GB/s")
@@ -72,13 +73,19 @@ def test_two_small_depths_are_continued_to_the_model():
 def test_a_choice_that_is_not_allowed_never_runs():
     """A model that is no deeper than the deeper one of the two is predicted whole."""
 
-    def allowed(ranks, shard, **_):
-        return shard != 3 or "three do not divide"
+    reasons = {1: True, 3: "three do not divide", 5: "", 7: None}
 
     found = distlab.predict.plan(
-        deep, 8, NETWORK, device(), allowed=allowed, depth="layers", layers=[2, 3], shard=[1, 3]
+        deep,
+        8,
+        NETWORK,
+        device(),
+        allowed=lambda ranks, shard, **_: reasons[shard],
+        depth="layers",
+        layers=[2, 3],
+        shard=[*reasons],
     )
-    assert found.refused == {"three do not divide": 2}
+    assert found.refused == {"three do not divide": 2, NOT_ALLOWED: 4}
     assert [layout.choice["layers"] for layout in found.predicted] == [2, 3]
 
 
@@ -92,12 +99,17 @@ def test_a_device_that_is_too_small_for_all():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"layers": 2}, "layers must be a list of values"),
+        ({}, "A plan needs values for an argument of the program"),
+        ({"layers": 2}, "layers must be a list of values, got 2. Call distlab.predict.plan("),
         ({"layers": [2], "allowed": True}, "allowed must be a function of the number of ranks"),
         ({"layers": [2], "depth": "deep"}, "depth must be the name of a choice (layers), got"),
         ({"layers": [2.5], "depth": "layers"}, "layers must be a whole number"),
         ({"layers": [2], "depth": "layers", "period": 0}, "period must be a whole number"),
         ({"layers": [2], "tokens": 0}, "tokens must be a whole number"),
+        (
+            {"layers": [2], "tokens": lambda ranks, layers: 2.5},
+            "tokens(ranks=8, layers=2) must be a whole number of 1 or more, got 2.5. It is how",
+        ),
     ],
 )
 def test_what_a_plan_needs(options, words):

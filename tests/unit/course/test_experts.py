@@ -72,6 +72,15 @@ def test_rows_in_another_order_have_the_gradients_that_autograd_finds(copies):
     assert torch.autograd.gradcheck(lambda values: added_up(values, order, places, 5), rows)
 
 
+def test_a_rank_whose_experts_nobody_chose_has_no_rows():
+    order = torch.empty(0, dtype=torch.int64)
+    tokens = torch.empty(0, 2, requires_grad=True)
+    rows = spread(tokens, order, places_of(order))
+    assert rows.shape == (0, 2)
+    rows.sum().backward()
+    assert tokens.grad.shape == (0, 2)
+
+
 def test_no_gradient_of_rows_is_added_up_in_zeros():
     """Only its own kind of node is in the graph, and none of indexing."""
     order = torch.tensor([2, 0, 1, 3])

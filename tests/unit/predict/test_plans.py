@@ -87,9 +87,16 @@ def test_launches_have_a_column_and_words_where_they_take_more_than_a_percent():
     assert "launches" not in repr(plan(BEST))
 
 
+def test_a_best_layout_that_only_communicates_has_no_computing_to_compare_with():
+    only = layout(2, "none", step(0.0, 0.5, 0.5, 60))
+    other = layout(1, "none", step(0.25, 0.5, 0.5, 60))
+    assert plan(only, other).why.endswith("computing 20 % of the step instead of 0.0 %")
+
+
 def test_where_nothing_fits_the_plan_says_by_how_much_and_what_helps():
     found = plan(TOO_LARGE, replace(TOO_LARGE, step=step(1, 0, 0, 96)), *REFUSED)
     assert found.best is None
+    assert found.binds == "memory"
     assert found.runner_up is None
     assert found.why == (
         "No layout fits. tensor=1, recompute='none', layers=4 comes nearest and needs 96.0 GiB of "
@@ -99,6 +106,7 @@ def test_where_nothing_fits_the_plan_says_by_how_much_and_what_helps():
     assert found.why in repr(found)
     nothing = plan(*REFUSED)
     assert nothing.why == "No layout could be predicted."
+    assert nothing.binds == ""
     assert "2 layouts: 0 predicted, 2 refused." in repr(nothing)
 
 
