@@ -108,13 +108,12 @@ def mesh_of_experts(mesh: DeviceMesh, expert: int) -> DeviceMesh:
         ValueError: so many do not divide the ranks of a stage.
     """
     pipeline, data, tensor = mesh.shape
-    copies, more = divmod(data * tensor, expert)
-    if more:
+    if expert < 1 or data * tensor % expert:
         raise ValueError(
             f"expert must divide the {data * tensor} ranks of a stage of the pipeline, "
             f"got {expert!r}. Call train(..., expert={data * tensor})."
         )
-    shape = (pipeline, copies, expert)
+    shape = (pipeline, data * tensor // expert, expert)
     return init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "copies", "expert"))
 
 

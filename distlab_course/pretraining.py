@@ -115,6 +115,8 @@ def train(
         raise ValueError(f"recompute must be one of {RECOMPUTE}, got {recompute!r}.")
     if float8 not in FLOAT8:
         raise ValueError(f"float8 must be one of {FLOAT8}, got {float8!r}.")
+    if expert != 1 and size.experts is None:
+        raise ValueError(f"expert must be 1 for a size without experts, got {expert!r}.")
     if stages > 1 and pipeline == 1:
         raise ValueError(
             f"stages must be 1 without a pipeline, got {stages!r}. "

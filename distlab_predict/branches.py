@@ -35,7 +35,7 @@ def decided(
     wanted = _new_lines(run, outcomes, known)
     while wanted:
         if len(known) > MOST_LINES:
-            return [_refused(wanted[-1][0])]
+            return [_refused(wanted[-1][0], _too_many())]
         runs = [replace(asked, true=(*asked.true, branch.line)) for branch, asked in wanted]
         recorded = record(runs)
         found = []
@@ -92,9 +92,17 @@ def _with(outcomes: Outcomes, sentence: str) -> Outcomes:
     return noted
 
 
-def _refused(branch: Branch) -> Failure:
-    """The failure of a program whose step depends on what a line decides."""
-    return Failure(branch.rank, NotImplementedError.__name__, NEEDED, branch.stack)
+def _too_many() -> str:
+    """Why a program is refused of which more lines ask than are tried."""
+    return (
+        f"only {count(MOST_LINES, 'line')} that the values of tensors decide can be tried both "
+        "ways, and this program has more: leave some of them out while you predict"
+    )
+
+
+def _refused(branch: Branch, why: str = NEEDED) -> Failure:
+    """The failure of a program whose step depends, or may depend, on what a line decides."""
+    return Failure(branch.rank, NotImplementedError.__name__, why, branch.stack)
 
 
 # --- two recordings ---

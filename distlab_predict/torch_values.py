@@ -21,6 +21,7 @@ from distlab_predict import no_data, torch_known
 from distlab_predict.torch_patches import Function, Patch, do_nothing, with_data
 
 _OWN_ITEM = Tensor.item
+_OWN_FLOAT = Tensor.__float__
 _OWN_LOAD = torch.load
 _OWN_TO_LIST = FakeTensor.tolist
 
@@ -34,6 +35,7 @@ def patches() -> Iterator[Patch]:
         yield Patch(part, "_foreach_supported_types", [*part._foreach_supported_types, FakeTensor])
     yield Patch(FakeTensor, "__format__", lambda *_: no_data.SHOWN)
     yield Patch(Tensor, "item", _item)
+    yield Patch(Tensor, "__float__", _float)
     yield Patch(FakeTensor, "numpy", _numpy)
     yield Patch(FakeTensor, "tolist", _to_list)
     yield Patch(data, "random_split", with_data(data.random_split))
@@ -56,6 +58,17 @@ def _item(tensor: Tensor) -> Any:
         return _OWN_ITEM(tensor)
     except torch_known.NEEDS_VALUES:
         return no_data.NoData()
+
+
+def _float(tensor: Tensor) -> float:
+    """The value of a tensor as Python's own float, which cannot be one without a value."""
+    try:
+        return _OWN_FLOAT(tensor)
+    except torch_known.NEEDS_VALUES:
+        raise NotImplementedError(
+            "float(tensor) needs a value, and here tensors have only shapes: write tensor.item(), "
+            "which gives a number without a value that can be added up and printed"
+        ) from None
 
 
 def _numpy(tensor: FakeTensor, *, force: bool = False) -> Any:

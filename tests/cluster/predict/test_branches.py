@@ -240,7 +240,17 @@ def test_more_lines_than_are_tried_are_refused(monkeypatch):
 
     monkeypatch.setattr(branches, "MOST_LINES", 1)
     error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
+    assert "only 1 line that the values of tensors decide can be tried both ways" in error
     assert "if loss.item() < 0.2:" in error
+
+
+def test_a_float_of_a_tensor_is_refused_with_what_to_write_instead():
+    def program(rank, world_size):
+        steps(2, lambda loss: print(float(loss)))
+
+    error = str(raised(distlab.RankError, distlab.predict, program, 8, NETWORK, FREE))
+    assert "float(tensor) needs a value, and here tensors have only shapes: write tensor" in error
+    assert "print(float(loss))" in error
 
 
 def test_an_error_names_the_answers_before_it():

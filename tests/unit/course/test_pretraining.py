@@ -18,6 +18,7 @@ SIZE = Size(64, 8, 4, 128, 4, 256)
             {"batch": 8, "microbatches": 3},
             r"must divide the batch of 8, got 3\. Call train\(\.\.\., microbatches=3, batch=9\)",
         ),
+        ({"expert": 2}, r"expert must be 1 for a size without experts, got 2\."),
         ({"batch": 1, "pipeline": 2}, "must divide the batch of 1, got 2"),
     ],
 )
