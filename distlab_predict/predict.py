@@ -281,6 +281,9 @@ class _Wanted:
         """The prediction for what its ranks have noted, or the reason why there is none."""
         try:
             step = prediction_of(self.run, noted, self.network, device, self.tokens)
+            # only now, as a layout that cannot be may have none
+            if self.tokens is not None:
+                _check_tokens(self.tokens, self.ranks, self.choice)
         except (ArgumentError, RankError) as error:
             return Case(self.ranks, self.choice, None, str(error))
         return Case(self.ranks, self.choice, step)
@@ -318,6 +321,9 @@ def _check_plan(choices: Mapping[str, Any], tokens: Any) -> None:
             f"A plan needs values for an argument of the program to choose from. {PLAN}"
         )
     _check_choices(choices, PLAN)
+    for name, values in choices.items():
+        if len({repr(value) for value in values}) < len(values):
+            arguments.refuse(name, "a list of different values", values, PLAN)
     if tokens is not None and not callable(tokens):
         arguments.whole_number("tokens", tokens, 1)
 
@@ -334,9 +340,16 @@ def _tokens_in_step(
     """The tokens of a step with this choice; asked before the program runs, which takes longer."""
     if not callable(tokens):
         return tokens
+    found = tokens(ranks, **choice)
+    if not isinstance(found, int):
+        _check_tokens(found, ranks, choice)
+    return found
+
+
+def _check_tokens(found: Any, ranks: int, choice: Mapping[str, Any]) -> None:
     words = ", ".join(f"{name}={value!r}" for name, value in {"ranks": ranks, **choice}.items())
     advice = "It is how many all ranks together have in a step."
-    return arguments.whole_number(f"tokens({words})", tokens(ranks, **choice), 1, advice=advice)
+    arguments.whole_number(f"tokens({words})", found, 1, advice=advice)
 
 
 def _depth_of(

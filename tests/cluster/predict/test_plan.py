@@ -101,6 +101,7 @@ def test_a_device_that_is_too_small_for_all():
     [
         ({}, "A plan needs values for an argument of the program"),
         ({"layers": 2}, "layers must be a list of values, got 2. Call distlab.predict.plan("),
+        ({"layers": [2, 2]}, "layers must be a list of different values, got [2, 2]. Call"),
         ({"layers": [2], "allowed": True}, "allowed must be a function of the number of ranks"),
         ({"layers": [2], "depth": "deep"}, "depth must be the name of a choice (layers), got"),
         ({"layers": [2.5], "depth": "layers"}, "layers must be a whole number"),

@@ -62,6 +62,23 @@ def test_a_case_that_fails_twice_has_its_reason_twice():
     assert [case.why.startswith("rank 0 raised ") for case in found] == [True, True]
 
 
+def test_a_mesh_that_is_larger_than_the_ranks_needs_no_tokens():
+    """Its own reason is the one that is said."""
+    meshes = [None, (8, 8)]
+    found = distlab.predict.sweep(
+        sharded,
+        [8],
+        NETWORK,
+        DEVICE,
+        tokens=lambda ranks, mesh: 16 * ranks if mesh is None else ranks // 64,
+        mesh=meshes,
+    )
+    assert found[0].prediction.tokens == 128
+    assert found[1].why.startswith("rank 0 raised ")
+    no_tokens = distlab.predict.sweep(sharded, [8], NETWORK, DEVICE, tokens=lambda ranks: 0)
+    assert no_tokens[0].why.startswith("tokens(ranks=8) must be a whole number of 1 or more, got 0")
+
+
 def test_on_other_machines_a_program_does_not_run_again(monkeypatch):
     program = functools.partial(sharded, batch=24)
     first = distlab.predict(program, 8, NETWORK, DEVICE)
@@ -86,7 +103,13 @@ def test_one_measured_step_gives_the_efficiency():
         (8, {}, "ranks must be a list of values"),
         ([8], {"batch": 16}, "batch must be a list of values"),
         ([8], {"tokens": 16}, "tokens must be a function of the number of ranks"),
-        ([0], {}, "ranks must be"),
+        (
+            [0],
+            {},
+            "each of ranks must be a whole number of 1 or more, got 0. Call distlab.predict.",
+        ),
+        ([[8]], {}, "each of ranks must be a whole number of 1 or more, got [8]."),
+        ([8], {"tokens": lambda ranks: 0.5}, "tokens(ranks=8) must be a whole number of 1 or more"),
     ],
 )
 def test_what_a_sweep_needs(ranks, options, words):
