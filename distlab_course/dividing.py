@@ -19,6 +19,8 @@ from torch.distributed.tensor import (
 )
 
 from distlab_course.experts import Mixture, RoutedExperts
+from distlab_course.float8 import Float8Linear
+from distlab_course.float8_gathered import GatherInFloat8, RowwiseInFloat8
 from distlab_course.latent import LatentAttention
 from distlab_course.llama import Block, Llama
 
@@ -46,14 +48,19 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
 def split_block(block: Block, mesh: DeviceMesh) -> None:
     """Divide the heads of a block, and the numbers between the halves of its feed-forward layer.
 
-    Of a mixture it divides what all tokens share; its experts are for split_experts.
+    Of a mixture it divides what all tokens share; its experts are for split_experts. What
+    layers in float8 are given, and the gradients of what they give, are gathered in float8 (call
+    in_float8 before). A mixture's router and experts take each rank's part, which is not gathered.
     """
     norm = parallel.SequenceParallel()
-    gather = parallel.PrepareModuleInput(
+    attention = block.attention
+    gather: parallel.ParallelStyle = parallel.PrepareModuleInput(
         input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
     )
+    rows = parallel.RowwiseParallel(output_layouts=Shard(1))
+    if isinstance(attention.wo, Float8Linear):
+        gather, rows = GatherInFloat8(), RowwiseInFloat8()
     plan: dict[str, Any] = {"attention_norm": norm, "attention": gather, "ffn_norm": norm}
-    attention = block.attention
     if isinstance(attention, LatentAttention):
         columns, whole = ["wq", "wq_long", "wkv_long"], ["wq_short", "q_norm", "wkv_short"]
         for name in [*whole, "kv_norm"]:
@@ -71,11 +78,11 @@ def split_block(block: Block, mesh: DeviceMesh) -> None:
         halves = "feed_forward.shared"
         distribute_module(block.feed_forward.router.gate, mesh)
     plan |= {f"attention.{name}": parallel.ColwiseParallel() for name in columns}
-    plan["attention.wo"] = parallel.RowwiseParallel(output_layouts=Shard(1))
+    plan["attention.wo"] = rows
     plan |= {
         halves: gather,
         f"{halves}.w1": parallel.ColwiseParallel(),
-        f"{halves}.w2": parallel.RowwiseParallel(output_layouts=Shard(1)),
+        f"{halves}.w2": rows,
         f"{halves}.w3": parallel.ColwiseParallel(),
     }
     there = {name: style for name, style in plan.items() if _has(block, name)}

@@ -4,7 +4,7 @@ Called by pretraining.py for lab 63 and benchmarks; it runs on the ranks, or in 
 The recipe is that of torchao with a scale for each tensor (github.com/pytorch/ao, torchao/float8).
 Experts have one for each row, see float8_grouped.py.
 
-    in_float8(model)                     # before fully_shard; gathered=True sends float8
+    in_float8(model)                     # before split and fully_shard; gathered=True sends float8
     ...
     optimizer.step()
     float8_weights.share_scales(model)   # with gathered=True: one all-reduce for all weights
@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
 
 from distlab_course.experts import RoutedExperts
+from distlab_course.float8_gathered import in_eight
 from distlab_course.float8_grouped import grouped_in_float8
-from distlab_course.float8_numbers import E4M3, E5M2, scaled
-from distlab_course.float8_weights import GatheredWeight, SentWeight
+from distlab_course.float8_numbers import E4M3, E5M2
+from distlab_course.float8_weights import SentWeight
 
 
 def multiply(
@@ -52,8 +52,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, weight)
-        values, scale = _weight(weight)
-        given = scaled(inputs.flatten(0, -2), E4M3)
+        values, scale = in_eight(weight, E4M3)
+        given = _rows(inputs, E4M3)
         result = multiply(given, (values.t(), scale), inputs.dtype, fast=True)
         # fully_shard warns of layers that return a view
         return torch.ops.aten._unsafe_view(result, (*inputs.shape[:-1], result.shape[-1]))
@@ -63,34 +63,22 @@ class _Product(torch.autograd.Function):
         (gradient,) = gradients
         inputs, weight = ctx.saved_tensors
         dtype = gradient.dtype
-        grad, scale = scaled(gradient.flatten(0, -2), E5M2)
+        grad, scale = _rows(gradient, E5M2)
         of_inputs = None
         if ctx.needs_input_grad[0]:
-            of_inputs = multiply((grad, scale), _weight(weight), dtype, fast=False)
+            of_inputs = multiply((grad, scale), in_eight(weight, E4M3), dtype, fast=False)
             of_inputs = of_inputs.view(inputs.shape)
         of_weight = None
         if ctx.needs_input_grad[1]:
-            given = scaled(inputs.flatten(0, -2), E4M3)
+            given = _rows(inputs, E4M3)
             of_weight = multiply((grad.t(), scale), given, dtype, fast=False)
         return of_inputs, of_weight
 
 
-def _weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight in float8 with its scale, as it was gathered, or cast here."""
-    if isinstance(weight, GatheredWeight):
-        return weight.eight, weight.scale
-    if isinstance(weight, DTensor) and isinstance(weight._local_tensor, GatheredWeight):
-        return _of_part(weight, weight._local_tensor)
-    return scaled(weight, E4M3)
-
-
-def _of_part(weight: DTensor, part: GatheredWeight) -> tuple[Tensor, Tensor]:
-    """The same of a weight of which each rank of tensor parallelism has gathered its part."""
-    mesh = weight.device_mesh
-    sizes: dict[str, Any] = {"shape": weight.shape, "stride": weight.stride()}
-    eight = DTensor.from_local(part.eight, mesh, weight.placements, run_check=False, **sizes)
-    everywhere = [Replicate()] * mesh.ndim
-    return eight, DTensor.from_local(part.scale, mesh, everywhere, run_check=False)
+def _rows(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The last dimension's vectors in float8, as rows of a matrix, with their scale."""
+    eight, scale = in_eight(values, dtype)
+    return eight.flatten(0, -2), scale
 
 
 class Float8Linear(nn.Linear):

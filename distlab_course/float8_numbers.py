@@ -1,8 +1,8 @@
 """Numbers in float8, and the scales that tensors are multiplied with before.
 
-Called by float8.py and float8_weights.py, on the ranks or in predict's process. The formats are
-those of "FP8 Formats for Deep Learning" (arXiv 2209.05433): E4M3 for inputs and weights, and E5M2,
-whose range is wider, for gradients.
+Called by float8.py, float8_gathered.py and float8_weights.py, on the ranks or in predict's process.
+The formats are those of "FP8 Formats for Deep Learning" (arXiv 2209.05433): E4M3 for inputs and
+weights, and E5M2, whose range is wider, for gradients.
 """
 
 import torch

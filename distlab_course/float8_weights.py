@@ -17,51 +17,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from distlab_course.float8_gathered import Gathered
 from distlab_course.float8_numbers import E4M3, cast, scale_of
-
-
-class GatheredWeight(Tensor):
-    """A weight in float8, which autograd takes for one in the format of its gradient.
-
-    Attributes:
-        eight: the numbers, in float8.
-        scale: that they were multiplied with.
-    """
-
-    eight: Tensor
-    scale: Tensor
-
-    @staticmethod
-    def __new__(cls: type[Any], values: Tensor, scale: Tensor, dtype: torch.dtype) -> Any:
-        return Tensor._make_wrapper_subclass(
-            cls, values.shape, strides=values.stride(), dtype=dtype, device=values.device
-        )
-
-    def __init__(self, values: Tensor, scale: Tensor, dtype: torch.dtype):
-        self.eight = values
-        self.scale = scale
-
-    def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
-        return ["eight", "scale"], self.dtype
-
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Tensor], dtype: torch.dtype, *_: Any) -> Tensor:
-        return GatheredWeight(inner["eight"], inner["scale"], dtype)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]  # torch declares it without `cls`
-        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        weight = args[0]
-        same = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
-        is_same = operator in same
-        # fully_shard asks for its own shape, and so does the backward pass of a DTensor
-        if operator in {torch.ops.aten.as_strided.default, torch.ops.aten.view.default}:
-            is_same = tuple(args[1]) == tuple(weight.shape)
-        if is_same:
-            return GatheredWeight(weight.eight, weight.scale, weight.dtype)
-        raise NotImplementedError(f"{operator} of a weight that was gathered in float8")
-
 
 aten = torch.ops.aten
 # operators that make a weight, or a part of one, of the numbers of another
@@ -161,10 +118,10 @@ class SentWeight(Tensor):
         (sent,) = outputs
         (scale,) = metadata
         if out is None:
-            return GatheredWeight(sent.view(E4M3), scale, dtype), (sent,)
+            return Gathered(sent.view(E4M3), scale, dtype), (sent,)
         # to_local() would give another one with the same numbers
         weight = out._local_tensor if isinstance(out, DTensor) else out
-        weight.scale = scale  # type: ignore[attr-defined]  # a GatheredWeight, made above
+        weight.scale = scale  # type: ignore[attr-defined]  # a Gathered, made above
         return None
 
 

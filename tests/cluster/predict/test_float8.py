@@ -12,8 +12,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import parallel
 
 import distlab
+from distlab_course.dividing import split_block
 from distlab_course.float8 import in_float8
 from distlab_course.float8_weights import share_scales
+from distlab_course.llama import Block
+from distlab_course.sizes import Size
 
 NETWORK = distlab.Network("5 us", "1 GB/s")
 CLUSTER = {"n": 2, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
@@ -108,6 +111,35 @@ def test_parts_that_are_gathered_in_float8_are_predicted():
     sizes = [node.sent[0] for node in nodes if node.name == "all_gather" and len(node.members) == 2]
     first, second = 64 * 128 // 4, 128 * 32 // 4  # of four ranks, a byte for each number
     assert sizes == [first, second, second, first]
+
+
+def block_in_parts(rank, world_size, float8):
+    """A block's passes; each rank has a part of the sequence, of 2 x 32 x 64 numbers."""
+    block = Block(Size(64, 1, 4, 128, 4, 256)).bfloat16()
+    if float8:
+        in_float8(block)
+    split_block(block, init_device_mesh("cpu", (world_size,)))
+    part = torch.ones(2, 32 // world_size, 64, dtype=torch.bfloat16, requires_grad=True)
+    block(part).sum().backward()
+
+
+def test_tensor_parallelism_gathers_in_float8_what_each_rank_has_cast_once():
+    gathers, scatters, casts = {}, {}, {}
+    for float8 in (False, True):
+        program = functools.partial(block_in_parts, float8=float8)
+        (recording,) = distlab.predict(program, 2, NETWORK, distlab.Device.named("H100")).recordings
+        nodes = recording.nodes
+        gathers[float8] = [node.sent[0] for node in nodes if node.name == "all_gather"]
+        scatters[float8] = [node.sent[0] for node in nodes if node.name == "reduce_scatter"]
+        casts[float8] = [node for node in nodes if node.name == "abs"]
+    part = 2 * 16 * 64
+    # of both halves of the block, forward and backward
+    assert gathers == {False: [2 * part] * 4, True: [part] * 4}
+    assert scatters == {False: [2 * part] * 4, True: [2 * part] * 4}
+    layers = 7
+    forward = layers + 2 + 2  # weights, inputs of wo and w2, and what the block's halves are given
+    backward = layers + 2 + (layers - 2) + 2  # and gradients of five results, and of the halves'
+    assert (len(casts[False]), len(casts[True])) == (0, forward + backward)
 
 
 def predicted(**options):

@@ -84,10 +84,13 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
         (DENSE, {"float8": "yes"}),
         (DENSE, {"float8": "gathered", "recompute": "full"}),
         (DENSE, {"float8": "yes", "tensor": 2}),
+        (NORMED, {"float8": "yes", "tensor": 2, "recompute": "none"}),
+        # resumed, so that a first step has scales of whole weights
+        (DENSE, {"float8": "gathered", "tensor": 2, "recompute": "full", "resumed": True}),
         (EXPERTS, {"float8": "yes", "expert": 2}),
         (EXPERTS, {"float8": "gathered", "expert": 4, "recompute": "full"}),
     ],
-    ids=["dense"] * 3 + ["experts"] * 2,
+    ids=["dense"] * 3 + ["normed", "dense"] + ["experts"] * 2,
 )
 def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, size, options):
     """But for sums in another order, which may round to the next number in float8.

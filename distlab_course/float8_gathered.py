@@ -1,0 +1,153 @@
+"""Tensors that ranks gather in float8: one byte a number instead of two.
+
+Used by float8.py, float8_weights.py and dividing.py, on the ranks or in predict's process. As in
+torchao (torchao/float8/float8_tensor_parallel.py in github.com/pytorch/ao), what ranks of tensor
+parallelism gather along a sequence is cast before, with one scale of the whole: inputs of attention
+and feed-forward layers, and gradients of their results. Each rank casts its part once, and the
+linear layers multiply what they are given.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
+
+from distlab_course.float8_numbers import E4M3, E5M2, scaled
+
+
+class Gathered(Tensor):
+    """A tensor in float8, which autograd takes for one in the format of its gradient.
+
+    Attributes:
+        eight: the numbers, in float8.
+        scale: that they were multiplied with.
+    """
+
+    eight: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls: type[Any], values: Tensor, scale: Tensor, dtype: torch.dtype) -> Any:
+        return Tensor._make_wrapper_subclass(
+            cls, values.shape, strides=values.stride(), dtype=dtype, device=values.device
+        )
+
+    def __init__(self, values: Tensor, scale: Tensor, dtype: torch.dtype):
+        self.eight = values
+        self.scale = scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
+        return ["eight", "scale"], self.dtype
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], dtype: torch.dtype, *_: Any) -> Tensor:
+        return Gathered(inner["eight"], inner["scale"], dtype)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares it without `cls`
+        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = args[0]
+        same = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
+        is_same = operator in same
+        # fully_shard asks for its own shape, and so does the backward pass of a DTensor
+        if operator in {torch.ops.aten.as_strided.default, torch.ops.aten.view.default}:
+            is_same = tuple(args[1]) == tuple(given.shape)
+        if is_same:
+            return Gathered(given.eight, given.scale, given.dtype)
+        raise NotImplementedError(f"{operator} of a tensor that was gathered in float8")
+
+
+def in_eight(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A tensor in float8 with its scale, as it was gathered, or cast here.
+
+    Runs on: anywhere.
+
+    Args:
+        dtype: E4M3 or E5M2, if it is cast here.
+    """
+    if isinstance(values, Gathered):
+        return values.eight, values.scale
+    if isinstance(values, DTensor) and isinstance(values._local_tensor, Gathered):
+        return _of_local(values, values._local_tensor)
+    return scaled(values, dtype)
+
+
+def _of_local(values: DTensor, local: Gathered) -> tuple[Tensor, Tensor]:
+    """The same of a tensor that each rank of tensor parallelism has gathered, whole or a part."""
+    mesh = values.device_mesh
+    sizes: dict[str, Any] = {"shape": values.shape, "stride": values.stride()}
+    eight = DTensor.from_local(local.eight, mesh, values.placements, run_check=False, **sizes)
+    everywhere = [Replicate()] * mesh.ndim
+    return eight, DTensor.from_local(local.scale, mesh, everywhere, run_check=False)
+
+
+# --- along a sequence, in tensor parallelism ---
+
+
+def _whole(part: DTensor, dtype: torch.dtype) -> DTensor:
+    """Gather a tensor in float8. One scale of the whole needs an all-reduce of one number."""
+    eight, scale = scaled(part, dtype)
+    assert isinstance(eight, DTensor)  # as `part` is
+    assert isinstance(scale, DTensor)
+    mesh = part.device_mesh
+    sent = eight.to_local().view(torch.uint8)  # gloo does not know float8
+    parts = DTensor.from_local(sent, mesh, part.placements, run_check=False)
+    whole = parts.redistribute(placements=[Replicate()]).to_local().view(dtype)
+    gathered = Gathered(whole, scale.full_tensor(), part.dtype)
+    return DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
+
+
+class _Gather(torch.autograd.Function):
+    """Parts in, the whole in float8 out; the sum of the gradients goes back in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, part: DTensor) -> DTensor:
+        ctx.placements = part.placements
+        return _whole(part, E4M3)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: DTensor) -> DTensor:
+        return gradients[0].redistribute(placements=ctx.placements)
+
+
+class _Scatter(torch.autograd.Function):
+    """The sum of the ranks' results in parts; the gradient goes back whole, in float8."""
+
+    @staticmethod
+    def forward(ctx: Any, results: DTensor) -> DTensor:
+        return results.redistribute(placements=[Shard(1)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: DTensor) -> DTensor:
+        return _whole(gradients[0], E5M2)
+
+
+# torch.compile does not take gradients that are tensors of another kind than results, so that a
+# graph ends before these, and another begins behind them.
+
+
+class GatherInFloat8(parallel.ParallelStyle):
+    """Instead of PrepareModuleInput, for a module that gives what it is given to Float8Linear.
+
+    What it is given is a DTensor of which each rank has a part.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        gather = torch.compiler.disable(lambda _, inputs: _Gather.apply(*inputs))
+        module.register_forward_pre_hook(gather)
+        return module
+
+
+class RowwiseInFloat8(parallel.RowwiseParallel):
+    """Instead of RowwiseParallel with parts of a sequence as results, for a Float8Linear."""
+
+    def __init__(self) -> None:
+        super().__init__(output_layouts=Shard(1))
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        scatter = torch.compiler.disable(lambda _, inputs, results: _Scatter.apply(results))
+        module.register_forward_hook(scatter)
+        return super()._apply(module, device_mesh)
