@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 # what ends the expression that asks: its value is kept, dropped or returned, and not tested
 ENDS = ("STORE", "POP_TOP", "RETURN")
 # what may lie between a jump and the error of an assertion
-BETWEEN = ("POP_TOP", "CACHE", "NOT_TAKEN")
+BETWEEN = ("POP_TOP", "CACHE", "NOT_TAKEN", "EXTENDED_ARG")
 # how that error is loaded, up to Python 3.13 and since then; a `raise` loads its name instead
 ERRORS = (("LOAD_ASSERTION_ERROR", ""), ("LOAD_COMMON_CONSTANT", "AssertionError"))
 

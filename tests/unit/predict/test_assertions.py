@@ -50,6 +50,17 @@ def between(loss):
     assert 0 < loss < 5
 
 
+# so far away that an instruction has a prefix
+FAR = "def far(loss):\n    x = 0\n" + "    x += x + x\n" * 200
+FAR += f"    assert 0 < loss < 5, [{'x + x, ' * 400}]\n"
+
+
+def far(loss):
+    cell = {}
+    exec(FAR, cell)
+    cell["far"](loss)
+
+
 def by_a_function(loss):
     assert all([loss < 5])
 
@@ -64,6 +75,7 @@ def by_a_function(loss):
         (of_two_truths_none, [False, False]),
         (between, [True, True]),
         (by_a_function, [True]),
+        (far, [True, True]),
     ],
 )
 def test_an_assert_holds(program, truths):
