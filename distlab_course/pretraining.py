@@ -99,7 +99,8 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
-        compiles: whether torch.compile makes each block.
+        compiles: whether torch.compile makes each block. On real ranks of tensor parallelism torch
+            2.13 then loses the embedding's gradient in float8 with recompute="none".
         compiles_loss: whether it makes the loss as well, as in TorchTitan since 2025.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         reduce_dtype: in which FSDP adds up the gradients of its ranks.
