@@ -1,6 +1,7 @@
 """A launcher in a process of its own: what tests of `distlab run` start, look at and end."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,12 @@ import os, signal, sys, time
 import torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
 """
+
+
+def hear_signals():
+    """Have a new process end by these signals, also where nohup or a shell's & has them ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Folder:
@@ -49,6 +56,7 @@ class Folder:
             cwd=self.path,
             env=self.environment,
             text=True,
+            preexec_fn=hear_signals,
             **{**given, **options},
         )
 
