@@ -33,9 +33,9 @@ from distlab_course.experts import Mixture, balance, routers
 from distlab_course.float8 import in_float8
 from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
-from distlab_course.recomputing import RECOMPUTE, recomputed
+from distlab_course.pretraining_arguments import check
+from distlab_course.recomputing import recomputed
 
-FLOAT8 = ("no", "yes", "gathered")
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
 
 
@@ -99,8 +99,7 @@ def train(
         recompute: in the backward pass: "none", "op" (all but every second product of matrices,
             attention, and what tensor parallelism has reduced), "layer" (every second block), or
             "full" (every block).
-        compiles: whether torch.compile makes each block. On real ranks of tensor parallelism torch
-            2.13 then loses the embedding's gradient in float8 with recompute="none".
+        compiles: whether torch.compile makes each block.
         compiles_loss: whether it makes the loss as well, as in TorchTitan since 2025.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         reduce_dtype: in which FSDP adds up the gradients of its ranks.
@@ -112,23 +111,8 @@ def train(
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
             was loaded. Then a prediction needs one step, and half the time.
     """
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute must be one of {RECOMPUTE}, got {recompute!r}.")
-    if float8 not in FLOAT8:
-        raise ValueError(f"float8 must be one of {FLOAT8}, got {float8!r}.")
-    if expert != 1 and size.experts is None:
-        raise ValueError(f"expert must be 1 for a size without experts, got {expert!r}.")
-    if stages > 1 and pipeline == 1:
-        raise ValueError(
-            f"stages must be 1 without a pipeline, got {stages!r}. "
-            f"Call train(..., pipeline=2, stages={stages})."
-        )
     count = microbatches or pipeline
-    if batch % count:
-        raise ValueError(
-            f"microbatches must divide the batch of {batch}, got {count!r}. "
-            f"Call train(..., microbatches={count}, batch={batch + count - batch % count})."
-        )
+    check(recompute, float8, compiles and tensor > 1, size, expert, pipeline, stages, batch, count)
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)

@@ -47,13 +47,6 @@ class Timeline(NamedTuple):
     late: list[Times]
 
 
-def times_of(
-    recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float] | None = None
-) -> list[Times]:
-    """Begin and end of each node, by recording, in seconds; as of `timeline_of`."""
-    return timeline_of(recordings, costs, slower).times
-
-
 def timeline_of(
     recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float] | None = None
 ) -> Timeline:

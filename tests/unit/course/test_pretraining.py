@@ -19,6 +19,10 @@ SIZE = Size(64, 8, 4, 128, 4, 256)
             r"must divide the batch of 8, got 3\. Call train\(\.\.\., microbatches=3, batch=9\)",
         ),
         ({"expert": 2}, r"expert must be 1 for a size without experts, got 2\."),
+        (
+            {"compiles": True, "tensor": 2, "float8": "yes", "recompute": "none"},
+            r"recompute must not be 'none' .* Call train\(\.\.\., recompute='op'\)",
+        ),
         ({"batch": 1, "pipeline": 2}, "must divide the batch of 1, got 2"),
     ],
 )

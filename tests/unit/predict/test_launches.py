@@ -12,7 +12,7 @@ from distlab_predict.nodes import Recording
 from distlab_predict.prediction import Prediction
 from distlab_predict.predictions import Case, Predictions
 from distlab_predict.streams import NodeLog
-from distlab_predict.timeline import LAUNCH, timeline_of, times_of
+from distlab_predict.timeline import LAUNCH, timeline_of
 from distlab_predict.uncertainty import UNCERTAINTIES
 
 NETWORK = Network(0, "1 B/s")
@@ -25,7 +25,7 @@ def recording(log, rank=0, steps=None):
 
 
 def times(*recordings, host):
-    return times_of(recordings, Costs(NETWORK, Device("1 FLOP/s", host=host)))
+    return timeline_of(recordings, Costs(NETWORK, Device("1 FLOP/s", host=host))).times
 
 
 def kernels(*seconds):

@@ -6,7 +6,7 @@ from distlab.simulated.network import Device, Link, Network
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import Call, Kernel, Recording
 from distlab_predict.streams import NodeLog
-from distlab_predict.timeline import times_of
+from distlab_predict.timeline import timeline_of
 
 COSTS = Costs(Network(0, "1 B/s"), Device("1 FLOP/s"))
 PAIR = (0, 1)
@@ -21,7 +21,7 @@ def recording(log, rank=0):
 
 
 def times(*recordings):
-    return times_of(recordings, COSTS)
+    return timeline_of(recordings, COSTS).times
 
 
 def test_a_collective_overlaps_what_does_not_wait_for_it():
@@ -63,7 +63,7 @@ def test_messages_inside_of_a_host_and_between_hosts_do_not_share_a_port():
     log.call("inside", "all_gather", (0, 1), (4,))
     log.call("between", "all_gather", (0, 2), (2,))
     costs = Costs(network, Device("1 FLOP/s"))
-    assert times_of([recording(log)], costs) == [[(0, 2), (0, 2)]]
+    assert timeline_of([recording(log)], costs).times == [[(0, 2), (0, 2)]]
 
 
 def test_a_port_is_free_for_others_during_a_latency():
@@ -72,7 +72,7 @@ def test_a_port_is_free_for_others_during_a_latency():
     for group in "ab":
         log.call(group, "all_gather", PAIR, (1,))
     costs = Costs(Network(1, "1 B/s"), Device("1 FLOP/s"))
-    assert times_of([recording(log)], costs) == [[(0, 2), (0, 2)]]
+    assert timeline_of([recording(log)], costs).times == [[(0, 2), (0, 2)]]
 
 
 def test_an_event_is_what_a_stream_had_begun_when_it_was_recorded():
@@ -155,7 +155,7 @@ def test_messages_that_travel_slow_what_computes():
     log.call("world", "all_gather", PAIR, (4,))
     kernel(log, 5)
     costs = Costs(Network(0, "1 B/s"), Device("1 FLOP/s", contention=0.5))
-    assert times_of([recording(log)], costs) == [[(0, 4), (0, 7)]]
+    assert timeline_of([recording(log)], costs).times == [[(0, 4), (0, 7)]]
 
 
 def test_a_kernel_is_slowed_by_the_call_that_occupies_most_multiprocessors():
@@ -167,7 +167,7 @@ def test_a_kernel_is_slowed_by_the_call_that_occupies_most_multiprocessors():
         log = NodeLog()
         log.call("group", "all_gather", members, (1 << 33,))
         log.compute("add", 0, 1 << 30)
-        ends.append(times_of([recording(log)], costs)[0][1][1])
+        ends.append(timeline_of([recording(log)], costs).times[0][1][1])
     assert ends[0] / ends[1] == pytest.approx((132 - 4) / (132 - 24))
 
 
@@ -193,4 +193,4 @@ def kernel_beside(costs, *groups):
     for group in groups:
         log.call(group, "all_gather", tuple(range(8)), (1 << 36,))
     log.compute("add", 0, 10**9)
-    return times_of([recording(log)], costs)[0][-1][1]
+    return timeline_of([recording(log)], costs).times[0][-1][1]

@@ -1,0 +1,52 @@
+"""Which arguments of pretraining.train cannot be, alone or together.
+
+Called by pretraining.py; it runs on the ranks, or in predict's process.
+"""
+
+from distlab_course.recomputing import RECOMPUTE
+from distlab_course.sizes import Size
+
+FLOAT8 = ("no", "yes", "gathered")
+
+
+def check(
+    recompute: str,
+    float8: str,
+    compiles_parts: bool,
+    size: Size,
+    expert: int,
+    pipeline: int,
+    stages: int,
+    batch: int,
+    microbatches: int,
+) -> None:
+    """Refuse what cannot be, before anything is made.
+
+    Args:
+        compiles_parts: whether blocks are compiled that tensor parallelism has divided.
+
+    Raises:
+        ValueError: which argument it is, and what to call instead.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute must be one of {RECOMPUTE}, got {recompute!r}.")
+    if float8 not in FLOAT8:
+        raise ValueError(f"float8 must be one of {FLOAT8}, got {float8!r}.")
+    if compiles_parts and float8 != "no" and recompute == "none":
+        raise ValueError(
+            "recompute must not be 'none' in compiled float8 with tensor parallelism, got 'none': "
+            "torch 2.13 loses the embedding's gradient there. Call train(..., recompute='op')."
+        )
+    if expert != 1 and size.experts is None:
+        raise ValueError(f"expert must be 1 for a size without experts, got {expert!r}.")
+    if stages > 1 and pipeline == 1:
+        raise ValueError(
+            f"stages must be 1 without a pipeline, got {stages!r}. "
+            f"Call train(..., pipeline=2, stages={stages})."
+        )
+    if batch % microbatches:
+        more = batch + microbatches - batch % microbatches
+        raise ValueError(
+            f"microbatches must divide the batch of {batch}, got {microbatches!r}. "
+            f"Call train(..., microbatches={microbatches}, batch={more})."
+        )
