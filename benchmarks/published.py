@@ -8,7 +8,9 @@ over again. The programs of the others only resemble it:
 
 - Llama 3's paper gives FLOP/s, which count half of what attention could see.
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
-- Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
+- Megatron-Bridge hides what tensor parallelism gathers behind products by Transformer Engine's own
+  kernels, which `async_tensor=True` resembles, where its configurations have it.
+  It has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
   FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
   of some rows in CUDA graphs.
@@ -140,10 +142,14 @@ GATHERED_IN_FLOAT8 = {"float8": "gathered"}
 # since 2025 TorchTitan compiles the loss as well (torchtitan/components/loss.py)
 WITH_LOSS = {"compiles_loss": True}
 TENSOR = {"tensor": 8, "recompute": "full"}
+SMALL_TENSOR = {"tensor": 8, "batch": 12} | WITH_LOSS
+LARGE_TENSOR = TENSOR | {"batch": 16} | WITH_LOSS
 # As many micro-batches as the pipeline is long, as TorchTitan has it if nobody says a number
 # (torchtitan/parallelisms/pipelining_utils.py at 9dec370). Bubbles say so too: 7 of 15 and 3.5 of
 # 11.5 parts of a step make the interleaved pipeline 1.30 times as quick, and 1.28 were measured.
-PIPELINE = TENSOR | IN_FLOAT8 | {"pipeline": 8, "batch": 32, "steps": 1, "resumed": True}
+# Both had asynchronous tensor parallelism.
+ASYNC = {"async_tensor": True}
+PIPELINE = TENSOR | IN_FLOAT8 | ASYNC | {"pipeline": 8, "batch": 32, "steps": 1, "resumed": True}
 
 
 def compiled(
@@ -168,6 +174,12 @@ def compiled(
     )
 
 
+def long(name: str, tokens: float, memory: float, context: int) -> Row:
+    """8B on 8 GPUs, of which some share a sequence of 32,768 tokens for each of them."""
+    options = ONE | FULL | IN_FLOAT8 | {"length": 32768 * context, "context": context}
+    return compiled(name, 8, "8B", tokens, memory, options)
+
+
 TITAN_H100 = PublishedTable(
     "TorchTitan, H100",
     "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md and "
@@ -182,19 +194,50 @@ TITAN_H100 = PublishedTable(
         compiled("8B on 128, compiled", 128, "8B", 6514, 62.0, TWO),
         compiled("8B on 8, float8", 8, "8B", 8532, 76.8, TWO | IN_FLOAT8),
         compiled("8B on 128, float8", 128, "8B", 8380, 61.8, TWO | IN_FLOAT8),
+        long("8B, 32,768 tokens, float8", 3890, 83.9, 1),
+        long("8B, 65,536 tokens on 2, float8", 2540, 84.2, 2),
+        long("8B, 131,072 tokens on 4, float8", 1071, 84.0, 4),
+        long("8B, 262,144 tokens on 8, float8", 548, 84.5, 8),
+        # these eight are of 2025
+        compiled("8B, tensors on 8", 64, "8B", 4378, None, SMALL_TENSOR),
+        compiled("8B, tensors on 8, async", 64, "8B", 4809.4, None, SMALL_TENSOR | ASYNC),
+        compiled("8B, tensors on 8, float8", 64, "8B", 5078.1, None, SMALL_TENSOR | IN_FLOAT8),
         compiled(
-            "8B, 32,768 tokens, float8",
-            8,
+            "8B, tensors on 8, float8, async",
+            64,
             "8B",
-            3890,
-            83.9,
-            ONE | FULL | IN_FLOAT8 | {"length": 32768},
+            5570.1,
+            None,
+            SMALL_TENSOR | IN_FLOAT8 | ASYNC,
         ),
-        # these two are of 2025
-        compiled("8B, tensors on 8", 64, "8B", 4378, None, {"tensor": 8, "batch": 12} | WITH_LOSS),
-        compiled("70B, tensors on 8", 256, "70B", 597, None, TENSOR | {"batch": 16} | WITH_LOSS),
+        compiled("70B, tensors on 8", 256, "70B", 597.3, None, LARGE_TENSOR),
+        compiled("70B, tensors on 8, async", 256, "70B", 652.4, None, LARGE_TENSOR | ASYNC),
+        compiled(
+            "70B, tensors on 8, float8, 2025",
+            256,
+            "70B",
+            809.8,
+            None,
+            LARGE_TENSOR | IN_FLOAT8,
+        ),
+        compiled(
+            "70B, tensors on 8, float8, async, 2025",
+            256,
+            "70B",
+            942.4,
+            None,
+            LARGE_TENSOR | IN_FLOAT8 | ASYNC,
+        ),
         compiled(
             "70B, tensors on 8, float8", 256, "70B", 829, 71.9, TENSOR | IN_FLOAT8 | {"batch": 16}
+        ),
+        compiled(
+            "70B, tensors on 8, float8, async",
+            256,
+            "70B",
+            876,
+            67.6,
+            TENSOR | IN_FLOAT8 | ASYNC | {"batch": 16},
         ),
         compiled("405B, tensors on 8", 128, "405B", 109, None, TENSOR | TWO),
         compiled("405B, pipeline of 8, float8", 512, "405B", 100, 82.5, PIPELINE),
@@ -312,8 +355,8 @@ MEGATRON_LM = PublishedTable(
 
 # --- Megatron-Bridge ---
 
-DEEP_70B = {"tensor": 4, "pipeline": 8, "stages": 5}
-DEEP_405B = {"tensor": 8, "pipeline": 8, "context": 2, "stages": 8}
+DEEP_70B = {"tensor": 4, "pipeline": 8, "stages": 5, "async_tensor": True}
+DEEP_405B = {"tensor": 8, "pipeline": 8, "context": 2, "stages": 8, "async_tensor": True}
 BRIDGE = (
     "github.com/NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md at 0a25f911, "
     "25.11, but for rows that name another release (26.08: docs/performance-summary.md); experts "
@@ -427,7 +470,7 @@ BRIDGE_B200 = PublishedTable(
     B200_HOSTS,
     [
         bridge("8B", 8, "8B", 30624, 128, 2, 8192, captured=True),
-        bridge("405B", 128, "405B", 661, 64, 1, 8192, tensor=4, pipeline=8, context=2, stages=8),
+        bridge("405B", 128, "405B", 661, 64, 1, 8192, **{**DEEP_405B, "tensor": 4}),
         bridge("DeepSeek-V3", 256, "DeepSeek-V3", 2139, 2048, 1, 4096, pipeline=16, expert=8),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
         bridge(
@@ -453,7 +496,19 @@ BRIDGE_GB200 = PublishedTable(
         bridge("8B", 8, "8B", 31508, 128, 2, 8192),
         bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192, reshard=True),
         bridge("70B, FSDP, 26.02", 64, "70B", 4040, 256, 2, 8192, reshard=True),
-        bridge("405B", 256, "405B", 813, 1536, 1, 8192, tensor=4, pipeline=16, stages=4),
+        bridge(
+            "405B",
+            256,
+            "405B",
+            813,
+            1536,
+            1,
+            8192,
+            tensor=4,
+            pipeline=16,
+            stages=4,
+            async_tensor=True,
+        ),
         bridge(
             "DeepSeek-V3, bfloat16",
             256,
@@ -505,6 +560,7 @@ BRIDGE_GB300 = PublishedTable(
             pipeline=8,
             context=2,
             stages=4,
+            async_tensor=True,
         ),
         bridge(
             "DeepSeek-V3, bfloat16",

@@ -33,6 +33,7 @@ from distlab_course.experts import Mixture, balance, routers
 from distlab_course.float8 import in_float8
 from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
+from distlab_course.micro_pipelined import pipeline_products
 from distlab_course.pretraining_arguments import check
 from distlab_course.recomputing import recomputed
 
@@ -72,6 +73,7 @@ def train(
     recompute: str = "op",
     compiles: bool = False,
     compiles_loss: bool = False,
+    async_tensor: bool = False,
     dtype: torch.dtype = torch.bfloat16,
     reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
@@ -101,6 +103,9 @@ def train(
             "full" (every block).
         compiles: whether torch.compile makes each block.
         compiles_loss: whether it makes the loss as well, as in TorchTitan since 2025.
+        async_tensor: whether torch.compile has products begin with the first part that ranks of
+            tensor parallelism gather, and sends parts of their results early. It does so on GPUs
+            only: on a CPU, it changes nothing.
         dtype: in which parameters are gathered and multiplied; all else is in float32.
         reduce_dtype: in which FSDP adds up the gradients of its ranks.
         float8: whether linear layers and experts multiply in float8, but for the last layer and
@@ -115,6 +120,8 @@ def train(
     check(recompute, float8, compiles and tensor > 1, size, expert, pipeline, stages, batch, count)
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
+    if async_tensor and torch.cuda.is_available():
+        pipeline_products(mesh.get_group("tensor"))
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)
     first_stage = mesh.get_local_rank("pipeline")
     num_stages = pipeline * stages

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distlab_predict import inductor
+from distlab_predict import inductor, torch_groups
 from distlab_predict import torch_fake as fake
 from distlab_predict.dataflow import FUSED, OPAQUE, Access, Dataflow, Operation
 from distlab_predict.fused import Fused, fused
@@ -88,6 +88,7 @@ class Compiled:
         for part in parts:
             writes = self._written(part)
             operation = self._operation(part.role, True, is_backward, size)
+            operation.is_by_rows = inductor.is_by_rows(called)
             self._flow.add(operation, reads, writes)
             if signature is not None:
                 self._known[signature] = operation
@@ -106,7 +107,8 @@ class Compiled:
             waits: of the program for its device.
         """
         bounds = {bound for step in steps for bound in step}
-        return fused(self._log.nodes, self._flow, bounds, waits)
+        groups = torch_groups.with_micro_pipelines()
+        return fused(self._log.nodes, self._flow, bounds, waits, groups)
 
     # --- what is compiled ---
 

@@ -22,7 +22,7 @@ from distlab.simulated.network import Network
 from distlab.simulated.schedules import cost
 from distlab_predict import kernels, nccl
 from distlab_predict.nccl_groups import Group
-from distlab_predict.nodes import Call, Kernel, Node
+from distlab_predict.nodes import FETCH, Call, Kernel, Node
 from distlab_predict.placement import Placement, placement_of, slowest_of
 
 
@@ -173,6 +173,8 @@ class Costs:
         elif call.name in ("gather", "scatter"):
             sent = [0] + [size] * (n - 1)
             chosen = nccl.exchange(*_by_place(sent, 0, placement), n - 1, to_all, generation)
+        elif call.name == FETCH:
+            chosen = nccl.fetch(size, group)
         elif call.name == "barrier":
             chosen = nccl.choose("all_reduce", 4, group, generation)
         else:
@@ -204,6 +206,8 @@ class Costs:
             return 1, size, "message"
         if n == 1:
             return 0, 0, "alone"
+        if call.name == FETCH:
+            return 1, size, "copy engine"
         if call.name == "all_reduce":
             name = algorithm(n, size, self.network)
             messages = cost(name, size, n, 1.0, 0.0)

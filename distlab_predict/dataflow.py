@@ -76,6 +76,7 @@ class Operation:
         is_backward: whether it is of a backward pass.
         is_again: whether it repeats a part of the forward pass there.
         size: of its largest tensor, in numbers.
+        is_by_rows: whether it is a product whose left matrix lies in memory row by row.
         reads, writes: values.
         written: the parts of storages that it writes.
     """
@@ -87,6 +88,7 @@ class Operation:
     is_backward: bool
     is_again: bool
     size: int
+    is_by_rows: bool = False
     reads: list[Read] = field(default_factory=list)
     writes: list[Value] = field(default_factory=list)
     written: list[Access] = field(default_factory=list)

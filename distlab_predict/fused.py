@@ -4,14 +4,17 @@ Called by compiled.py when a program has ended, in the process of a rank that is
 functions of plain data; fusion.py says which kernels there are.
 """
 
+import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from distlab_predict import micro_pipelines
 from distlab_predict.dataflow import OPAQUE, Dataflow, Operation
 from distlab_predict.fusion import FusedKernel, bytes_of, kernels_of
 from distlab_predict.launches import COMPILED, GRAPH
-from distlab_predict.nodes import BYTES, Kernel, Node, Wait
+from distlab_predict.micro_pipelines import Pipelines
+from distlab_predict.nodes import BYTES, Call, Kernel, Node, Wait
 
 MOST_NAMES = 5  # of operators in the name of a kernel
 
@@ -39,7 +42,11 @@ class Fused:
 
 
 def fused(
-    nodes: Sequence[Node], flow: Dataflow, bounds: Collection[int], waits: Sequence[Wait] = ()
+    nodes: Sequence[Node],
+    flow: Dataflow,
+    bounds: Collection[int],
+    waits: Sequence[Wait] = (),
+    groups: Collection[str] = (),
 ) -> Fused:
     """The nodes of a program after what is compiled was fused.
 
@@ -48,7 +55,9 @@ def fused(
         flow: its operators, of which each is one of the nodes.
         bounds: indices of nodes before which something else begins, as a step.
         waits: of the program for its device, at which a graph ends.
+        groups: the names of those with asynchronous tensor parallelism.
     """
+    micro_pipelines.without_copies(nodes, flow, groups)
     bounds = {*bounds, *(wait.before for wait in waits)}
     operations: defaultdict[int, list[Operation]] = defaultdict(list)
     for operation in flow.operations:
@@ -57,9 +66,14 @@ def fused(
     of_runs = []
     for run in runs:
         of_runs.append([operation for node in run for operation in operations[node]])
-    renewed = _Renewed(nodes, flow)
-    for run, own, kernels in zip(runs, of_runs, kernels_of(flow, of_runs), strict=True):
-        if own:
+    kernels_of_runs = kernels_of(flow, of_runs)
+    pipelines = micro_pipelines.pipelines_of(nodes, flow, groups, kernels_of_runs)
+    calls = pipelines.calls()
+    renewed = _Renewed(nodes, flow, pipelines)
+    for run, own, kernels in zip(runs, of_runs, kernels_of_runs, strict=True):
+        if run.start in calls:
+            renewed.leave_out(run.start)
+        elif own:
             renewed.add(run, kernels)
         else:
             renewed.take_over(run.start)
@@ -112,10 +126,12 @@ class _Renewed:
     Args:
         nodes: the old ones.
         flow: their operators.
+        pipelines: which of them become pipelines.
     """
 
-    def __init__(self, nodes: Sequence[Node], flow: Dataflow):
+    def __init__(self, nodes: Sequence[Node], flow: Dataflow, pipelines: Pipelines):
         self._old = nodes
+        self._pipelines = pipelines
         self._sizes = flow.sizes
         self._nodes: list[Node] = []
         self._ends: dict[int, tuple[int, ...]] = {}  # what stands for an old node, for others
@@ -138,18 +154,70 @@ class _Renewed:
         self._ends[index] = (len(self._nodes) - 1,)
         self._places.append(len(self._nodes))
 
+    def leave_out(self, index: int) -> None:
+        """Have no node for a call whose pipeline is where its products are."""
+        self._ends.setdefault(index, self._after(index))
+        self._places.append(len(self._nodes))
+
     def add(self, run: range, kernels: Sequence[FusedKernel]) -> None:
         """Make the nodes of a run; each waits for the one before it."""
         before = len(self._nodes)
         ends = self._after(run.start)
-        for kernel in kernels:
-            index = len(self._nodes)
-            self._note_life(kernel, index)
-            self._nodes.append(self._node_of(kernel, ends))
+        for call, together in self._together(kernels):
+            if call is None:
+                made = [self._node_of(kernel, ends) for kernel in together]
+            else:
+                made = self._pipeline(call, together, ends)
+            self._nodes += made
+            index = len(self._nodes) - 1
+            for kernel in together:
+                self._note_life(kernel, index)
             ends = (index,)
         self._ends[run[-1]] = ends
+        added = len(self._nodes) - before
         for number in range(1, len(run) + 1):
-            self._places.append(before + len(kernels) * number // len(run))
+            self._places.append(before + added * number // len(run))
+
+    def _together(
+        self, kernels: Sequence[FusedKernel]
+    ) -> Iterator[tuple[int | None, list[FusedKernel]]]:
+        """Kernels of the same pipeline, with the index of its call, and each other one alone."""
+        calls = {**self._pipelines.gathers, **self._pipelines.scatters}
+        for call, group in itertools.groupby(kernels, calls.get):
+            if call is None:
+                for kernel in group:
+                    yield None, [kernel]
+            else:
+                yield call, list(group)
+
+    def _pipeline(
+        self, index: int, kernels: Sequence[FusedKernel], after: tuple[int, ...]
+    ) -> list[Node]:
+        """The nodes of a pipeline.
+
+        Args:
+            index: of its call.
+            kernels: of its products.
+            after: the new nodes that these wait for.
+        """
+        call = self._old[index]
+        assert isinstance(call, Call)
+        products = []
+        for kernel in kernels:
+            (operation,) = kernel.operations
+            by_rows = operation.reads[0].num_bytes
+            by_rows += sum(access.num_bytes for access in operation.written)
+            product = self._node_of(kernel, after)
+            assert isinstance(product, Kernel)
+            products.append((product, by_rows))
+        first = len(self._nodes)
+        if index in self._ends:  # the call comes before its products
+            after = tuple(sorted({*after, *self._ends[index]}))
+            made = micro_pipelines.gathered(first, after, call, products)
+        else:
+            made = micro_pipelines.scattered(first, after, call, *products[0])
+        self._ends[index] = (first + len(made) - 1,)
+        return made
 
     def _after(self, index: int) -> tuple[int, ...]:
         """The new nodes that an old one waits for."""

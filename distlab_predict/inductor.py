@@ -15,6 +15,7 @@ from distlab_predict import nodes
 from distlab_predict import torch_fake as fake
 from distlab_predict.dataflow import COLUMNS, FUSED, OPAQUE
 from distlab_predict.fusion import MOST_READS
+from distlab_predict.operators import PRODUCTS
 
 # Operators with kernels of their own, which inductor does not write (make_fallback in lowering.py),
 # or whose kernels scatter what they write, by how their names begin. Norms of batches and groups
@@ -162,6 +163,14 @@ def parts_of(called: Called) -> list[Part]:
         return [_reduction(called)]
     is_once = name in RANDOM
     return [Part(FUSED, [Written(tensor, is_once) for tensor in called.made])]
+
+
+def is_by_rows(called: Called) -> bool:
+    """Whether an operator is a product whose left matrix lies in memory row by row."""
+    if called.name not in PRODUCTS:
+        return False
+    left = called.args[PRODUCTS[called.name]]
+    return left.dim() == 2 and left.is_contiguous()
 
 
 def read_by(called: Called) -> list[tuple[Tensor, int]]:

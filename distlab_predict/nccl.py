@@ -55,6 +55,11 @@ START_MESSAGES = {"LL": 11.0, "Simple": 31.0}
 HOP_MESSAGES = 20.0
 MESSAGES = {"LL": 0.2, "Simple": 0.94}
 MOST_BY_LL = 512 * KIB
+# A copy engine that reads another rank's memory: 376 of NVLink's 450 GB/s beside an H100
+# (github.com/NVIDIA/nccl/issues/1264). It begins behind a barrier of all ranks, whose time is a
+# guess.
+START_COPY_ENGINE = 10.0
+COPY_ENGINE = 0.84
 
 
 class Choice(NamedTuple):
@@ -131,6 +136,18 @@ def exchange(
     channels = min(GENERATIONS[generation].channels, 2 * messages)
     way = Way("grouped messages", protocol)
     return _choice("all_to_all", num_bytes, way, spent, group, channels)
+
+
+def fetch(num_bytes: float, group: Group) -> Choice:
+    """How long a copy engine needs to fetch a part of a tensor from another rank of its host.
+
+    Args:
+        num_bytes: of the part.
+        group: of the ranks.
+    """
+    moving = num_bytes / (group.inside * COPY_ENGINE) * 1e6
+    spent = _Spent(START_COPY_ENGINE, moving, "inside")
+    return _choice("fetch", num_bytes, Way("copy engine", "NVLink"), spent, group, 0)
 
 
 def _choice(

@@ -24,6 +24,8 @@ CONVOLUTION = "convolution"
 BYTES = "bytes"  # it takes as long as its bytes need
 UNKNOWN = "unknown"  # nobody knows its FLOPs
 
+FETCH = "fetch"  # the name of a call: the copy engine copies from another rank's memory
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -66,7 +68,7 @@ class Call:
     Attributes:
         after: indices of the nodes that must have ended.
         stream: the name of the group; of a message, its other end as well.
-        name: as in collectives.py, or "send" or "recv".
+        name: as in collectives.py, or "send" or "recv", or FETCH, which no other rank waits for.
         members: ranks of the group.
         sent: bytes, as collectives.messages takes them; those of an all_to_all begin with what
             stays on the rank.

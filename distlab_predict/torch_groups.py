@@ -4,6 +4,7 @@ Called by torch_changed.py and recorder.py. Tried with torch 2.13.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,18 @@ def patches() -> Iterator[Patch]:
     yield Patch(dtensor, "local_tensor_mode", lambda: True)
     if hasattr(pipeline_stage, "InferenceMode"):
         yield Patch(schedules._PipelineSchedule, "_warmup_p2p", _without_vote)
+
+
+def with_micro_pipelines() -> frozenset[str]:
+    """The names of groups for which the program that runs here has asked for pipelines.
+
+    See micro_pipelines.py.
+    """
+    config: Any = sys.modules.get("torch._inductor.config")
+    memory: Any = sys.modules.get("torch.distributed._symmetric_memory")
+    if config is None or memory is None or not config._micro_pipeline_tp:
+        return frozenset()
+    return frozenset(memory._group_name_to_store)
 
 
 class _Chunks:

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from distlab_predict import torch_routing
-from distlab_predict.routing import mark_of
 
 MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
 MOST_FRACTIONS = 1 << 10  # likewise, of one with fractions
@@ -106,8 +105,6 @@ def with_values(
 
 def _of_a_collective(operator: Any, given: Sequence[FakeTensor], run: Run) -> Any:
     """What a collective makes: it has no values, as other ranks have sent it."""
-    if operator._overloadpacket.__name__ == "wait_tensor" and mark_of(given[0]):
-        return given[0]
     if operator._schema.is_mutable:
         forget(given)
     return _without_values([tensor for tensor in given if tensor.constant is not None], run)

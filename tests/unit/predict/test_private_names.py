@@ -34,6 +34,9 @@ NAMES = [
     "torch.ops.aten.add.Tensor._overloadpacket",
     "torch.ops.aten.add.Tensor._schema",
     "torch.utils._python_dispatch._disable_current_modes",
+    # asynchronous tensor parallelism
+    "torch._inductor.config._micro_pipeline_tp",
+    "torch.distributed._symmetric_memory._group_name_to_store",
     # meshes and DTensor
     "torch.distributed.device_mesh.DeviceMesh._is_current_rank_part_of_mesh",
     "torch.distributed.tensor._collective_utils.local_tensor_mode",
