@@ -355,12 +355,16 @@ MEGATRON_LM = PublishedTable(
 
 # --- Megatron-Bridge ---
 
+# Each expert computes as many rows as it has room for, as ours do whose tokens are spread evenly.
+DROPPED = ", tokens dropped, 25.09"
+PAIRS_OF_30B = {"pipeline": 2, "stages": 24, "expert": 8}
+PIPELINE_OF_235B = {"pipeline": 8, "stages": 2, "expert": 8}
 DEEP_70B = {"tensor": 4, "pipeline": 8, "stages": 5, "async_tensor": True}
 DEEP_405B = {"tensor": 8, "pipeline": 8, "context": 2, "stages": 8, "async_tensor": True}
 BRIDGE = (
     "github.com/NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary-archive.md at 0a25f911, "
     "25.11, but for rows that name another release (26.08: docs/performance-summary.md); experts "
-    "are chosen evenly, and no token is dropped"
+    "are chosen evenly, and no token is dropped but where a row says so"
 )
 
 
@@ -432,9 +436,9 @@ BRIDGE_H100 = PublishedTable(
         bridge("70B, 256 sequences, 26.02", 64, "70B", 1621, 256, 1, 8192, **DEEP_70B),
         bridge("405B, 512 sequences", 1024, "405B", 292, 512, 1, 8192, **DEEP_405B),
         bridge("405B, 1,536 sequences, 26.02", 1024, "405B", 311, 1536, 1, 8192, **DEEP_405B),
-        bridge(
-            "Qwen3 30B", 16, "Qwen3-30B-A3B", 5275, 512, 2, 4096, pipeline=2, stages=24, expert=8
-        ),
+        bridge("Qwen3 30B", 16, "Qwen3-30B-A3B", 5275, 512, 2, 4096, **PAIRS_OF_30B),
+        bridge(f"Qwen3 30B{DROPPED}", 16, "Qwen3-30B-A3B", 10494, 512, 2, 4096, **PAIRS_OF_30B),
+        bridge("Qwen3 30B, 26.04", 16, "Qwen3-30B-A3B", 8960, 1024, 1, 4096, expert=16),
         bridge(
             "Qwen3 235B",
             256,
@@ -472,18 +476,30 @@ BRIDGE_B200 = PublishedTable(
         bridge("8B", 8, "8B", 30624, 128, 2, 8192, captured=True),
         bridge("405B", 128, "405B", 661, 64, 1, 8192, **{**DEEP_405B, "tensor": 4}),
         bridge("DeepSeek-V3", 256, "DeepSeek-V3", 2139, 2048, 1, 4096, pipeline=16, expert=8),
-        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
         bridge(
-            "Qwen3 235B",
+            f"DeepSeek-V3{DROPPED}",
+            256,
+            "DeepSeek-V3",
+            2265,
+            2048,
+            1,
+            4096,
+            pipeline=16,
+            expert=8,
+        ),
+        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
+        bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 18066, 512, 1, 4096, expert=8),
+        bridge("Qwen3 30B, 26.04", 8, "Qwen3-30B-A3B", 27136, 512, 4, 4096, expert=8),
+        bridge("Qwen3 235B", 64, "Qwen3-235B-A22B", 3269, 1024, 1, 4096, **PIPELINE_OF_235B),
+        bridge(
+            f"Qwen3 235B{DROPPED}",
             64,
             "Qwen3-235B-A22B",
-            3269,
+            4104,
             1024,
             1,
             4096,
-            pipeline=8,
-            stages=2,
-            expert=8,
+            **PIPELINE_OF_235B,
         ),
     ],
 )
@@ -523,6 +539,7 @@ BRIDGE_GB200 = PublishedTable(
             expert=64,
         ),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 23766, 512, 4, 4096, expert=8),
+        bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 22775, 512, 4, 4096, expert=8),
         bridge("Qwen3 30B, 26.08", 8, "Qwen3-30B-A3B", 39936, 512, 4, 4096, expert=8),
         bridge(
             "Qwen3 235B, bfloat16",
