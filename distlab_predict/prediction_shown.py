@@ -52,7 +52,8 @@ def _why_it_waits(prediction: Prediction) -> str:
     first, after_last = recording.steps[-1]
     needs = format_seconds(launching_seconds(prediction, prediction.busiest)).strip()
     waits = sum(first < wait.before <= after_last for wait in recording.waits)
-    words = f"launches: the processor needs {needs} for the {after_last - first:,} of a step"
+    number = after_last - first
+    words = f"launches: the step has {number:,}, for which the processor needs {needs}"
     if waits:
         words += f", and waits {count(waits, 'time')} for a value of the device"
     return words

@@ -152,7 +152,7 @@ def test_a_step_that_waits_for_launches_says_so():
     table = repr(step)
     assert "launches" in table
     assert "66.7%" in table
-    assert "launches: the processor needs 6.00 s for the 2 of a step" in table
+    assert "launches: the step has 2, for which the processor needs 6.00 s" in table
     assert "launches, by the processor" in repr(step.rests_on())
     known = UNCERTAINTIES[LAUNCH]
     assert step.interval[1] / step.seconds == pytest.approx(1 + known.both, abs=0.01)
