@@ -6,6 +6,7 @@ torch is imported once, before any child is forked; recorder.py notes what a chi
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import deciding, group, no_data, streams, torch_gpu, torch_patches
+from distlab_predict import deciding, group, no_data, streams, torch_gpu, torch_patches, torch_quick
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -46,6 +47,7 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
         rank: as which.
         parent: is sent at once each rank that it exchanges messages with, and hands objects on.
     """
+    gc.freeze()  # what was imported stays, and is not looked through for garbage again and again
     os.environ.clear()
     os.environ.update(run.environment)
     os.chdir(run.folder)
@@ -65,7 +67,11 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     deciding.install(decisions)
     try:
         function = pickling.loads(run.header, run.buffers)
-        with output.collected(), without_empty_folders(), fake.without_data(recorder, routing):
+        with (
+            output.collected(),
+            without_empty_folders(),
+            torch_quick.without_data(recorder, routing),
+        ):
             function(rank, run.world_size)
     except SystemExit as end:
         if end.code:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import (
@@ -21,17 +22,18 @@ from distlab.compat import torch as private
 from distlab_predict import (
     allocator,
     compiled,
+    effects,
     group,
     inductor,
     launches,
     memory,
-    operators,
     routing,
     streams,
     torch_gpu,
     torch_groups,
     torch_known,
     torch_lists,
+    torch_quick,
 )
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
@@ -39,32 +41,9 @@ from distlab_predict.nodes import Recording
 from distlab_predict.torch_lines import Lines
 from distlab_predict.torch_patches import put
 
-# operators that write nothing
-FREE = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "_unsafe_view",
-    "_local_scalar_dense",
-}
 SHUFFLING = {"all_to_all_single", "shard_dim_alltoall"}  # functional collectives
 GATHERED = {"all_gather_copy_in", "split_with_sizes_copy"}  # of FSDP2
 OF_FSDP = {"all_gather_copy_in", "chunk_cat"}  # likewise, of gathering and of reducing
-# operators whose result has as many elements as the data says, so that the program waits for it
-COUNTING = {
-    "_unique2",
-    "bincount",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
-}
-INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}  # likewise, with a mask
-# libraries of torch's own operators: some are no kernels, some are collectives
-SILENT = {"profiler", "c10d"}
-FUNCTIONAL = {"_c10d_functional", "_dtensor"}
 
 
 class Recorder(TorchDispatchMode):
@@ -107,6 +86,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: tuple = (), kwargs: Any = None
     ) -> Any:
+        if operator is fake.DEVICE and type(args[0]) is FakeTensor:  # more than half of all
+            return args[0].fake_device
         made_of_others = [kind for kind in types if fake.is_made_of_others(kind)]
         if made_of_others:  # it comes again, with what they are made of: of a DTensor, its part
             if not any(issubclass(kind, DTensor) for kind in made_of_others):
@@ -117,48 +98,68 @@ class Recorder(TorchDispatchMode):
                 if torch.is_grad_enabled():  # it may make others with a gradient before a kernel
                     self.log.line()
             return made
-        if operator.namespace == "prim":  # more than half of all: where is this tensor?
-            if operator is torch.ops.prim.device.default:
+        if operator.namespace == "prim":
+            if operator is fake.DEVICE:
                 return fake.device_of(args[0])
             return operator(*args)
-        if fake.ddp_asks(operator, sys._getframe(1)):
-            return 1
         if operator is fake.READING:
+            if fake.ddp_asks(sys._getframe(1)):
+                return 1
             self.read(args[0])
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch_gpu.here(kwargs["device"])}
-        value = operator(*args, **kwargs)
-        self._note(operator, args, kwargs, value)
+        return self._run(operator, args, kwargs)
+
+    def _run(self, operator: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Note an operator, and return what it makes of its arguments."""
+        known, given = torch_quick.known(operator, args, kwargs)
+        if known is None:
+            value = operator(*args, **kwargs)
+            given = list(fake.tensors_in((args, kwargs)))
+            made = list(fake.tensors_in(value))
+            effect = effects.effect_of(operator, args, kwargs, value, given, made)
+        else:
+            value = known.make(given)
+            made = list(fake.tensors_in(value))
+            if known.noted is None:
+                known.noted = effects.effect_of(operator, args, kwargs, value, given, made)
+            effect = known.noted
+        self._note(effect, operator, args, kwargs, given, made)
         return value
 
-    def _note(self, operator: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> None:
+    def _note(
+        self,
+        effect: effects.Effect,
+        operator: Any,
+        args: tuple,
+        kwargs: dict[str, Any],
+        given: list[Tensor],
+        made: list[Tensor],
+    ) -> None:
         """Note what an operator has made of these arguments, and what its kernel computes."""
-        made = list(fake.tensors_in(value))
         for tensor in made:
             self.journal.add(tensor)
-        given = list(fake.tensors_in((args, kwargs)))
-        name = fake.operator_name(operator)
+        name = effect.name
         if name in GATHERED:
             self.journal.name(memory.UNSHARDED, [*given, *made])
         if name in OF_FSDP:
             self.log.host += launches.FSDP
-        if operator.namespace in FUNCTIONAL:
+        if effect.role == effects.COLLECTIVE:
             self.log.is_functional = True
             self._note_functional(name, fake.named(operator, args), made)
             self.log.is_functional = False
-        elif operator.namespace not in SILENT and not operator.is_view and name not in FREE:
-            work = operators.work_of(operator, args, kwargs, value, given)
-            num_bytes = fake.traffic(operator, args, given, made)
-            again = fake.repeats_forward()
+        elif effect.work is not None:
+            flops, kind, shape, dtype = effect.work
             if self._compiled is not None:
-                called = inductor.Called(operator, name, work.kind, args, kwargs, given, made)
+                called = inductor.Called(operator, name, kind, args, kwargs, given, made)
                 self._compiled.add(called)
-            self.log.compute(name, work.flops, num_bytes, again, work.kind, work.shape, work.dtype)
-            if name in COUNTING or (name in INDEXING and fake.counts_mask(args)):
+            again = fake.repeats_forward()
+            self.log.compute(name, flops, effect.num_bytes, again, kind, shape, dtype)
+            if effect.counts:
                 *_, counted = given[:2]
                 self.read(counted)
-        elif operator.namespace not in SILENT:
+        elif effect.role == effects.VIEW:
             self.log.host += launches.VIEW
 
     def read(self, tensor: Tensor) -> None:

@@ -2,14 +2,14 @@
 
 import torch
 
-from distlab_predict import torch_fake as fake
+from distlab_predict import torch_quick
 from distlab_predict.recorder import Recorder
 
 
 def kernels(program):
     """The kernels of a program without arguments, in their order."""
     recorder = Recorder(0)
-    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         program()
     return recorder.log.nodes
 
@@ -24,7 +24,7 @@ def compiled(make, prepare=lambda recorder: None, after=lambda: None):
     """
     recorder = Recorder(0, is_compiled=True)
     prepare(recorder)
-    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         model, *inputs = make()
         recorder.before_module(torch.nn.Module(), ())
         result = model(*inputs)

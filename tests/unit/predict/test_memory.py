@@ -3,8 +3,7 @@
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from distlab_predict import memory
-from distlab_predict import torch_fake as fake
+from distlab_predict import memory, torch_quick
 from distlab_predict.held import Level, Made
 from distlab_predict.recorder import Recorder
 from distlab_predict.streams import NodeLog
@@ -55,7 +54,7 @@ def test_what_was_made_before_the_first_step_counts_while_it_lives():
 def test_a_tensor_that_is_made_of_others_has_no_memory_of_its_own():
     """As a weight that is gathered in float8, which torch takes for one in bfloat16."""
     recorder = Recorder(0)
-    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         pair = TwoTensor(torch.zeros(10), torch.zeros(10))
         doubled = pair * 2
         recorder.journal.name(memory.PARAMETERS, [pair])
@@ -69,7 +68,7 @@ def test_a_tensor_that_is_made_of_others_has_no_memory_of_its_own():
 def test_what_was_gathered_before_its_module_was_called_is_no_parameter():
     """But what an optimizer has is one, even if it was gathered as it is."""
     recorder = Recorder(0)
-    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         module = torch.nn.Linear(10, 1, bias=False)
         recorder.journal.name(memory.UNSHARDED, [module.weight])
         recorder.before_module(module, ())

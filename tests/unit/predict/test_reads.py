@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from distlab_predict import torch_fake as fake
+from distlab_predict import torch_quick
 from distlab_predict.launches import (
     COMPILED,
     DTENSOR,
@@ -23,7 +24,7 @@ from tests.unit.predict.noted import compiled, step
 def noted(program):
     """The log of a program without arguments, as far as it gets without data."""
     recorder = Recorder(0)
-    with fake._QuickMode(allow_non_fake_inputs=True), recorder:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         try:
             program(recorder)
         except fake.NeedsData:

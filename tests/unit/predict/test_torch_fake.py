@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab_predict import torch_fake as fake
+from distlab_predict import torch_quick
 
 
 class Seen(TorchDispatchMode):
@@ -75,6 +76,6 @@ def views_and_writes_in_place():
 
 @pytest.mark.parametrize("program", [convolutions, attention, views_and_writes_in_place])
 def test_it_remembers_what_torch_makes(program):
-    found = seen(fake._QuickMode(), program)
+    found = seen(torch_quick.QuickMode(), program)
     assert found
     assert found == seen(FakeTensorMode(), program)

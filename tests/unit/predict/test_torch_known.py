@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from distlab_predict import torch_fake as fake
-from distlab_predict import torch_known
+from distlab_predict import torch_known, torch_quick
 
 
 @pytest.fixture
 def mode(monkeypatch):
     monkeypatch.setattr(torch_known.fake_tensor, "CONSTANT_NUMEL_LIMIT", torch_known.MOST_KNOWN)
-    with fake._QuickMode(allow_non_fake_inputs=True) as mode:
+    with torch_quick.QuickMode(allow_non_fake_inputs=True) as mode:
         yield mode
 
 

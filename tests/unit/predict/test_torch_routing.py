@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from distlab_predict import torch_fake as fake
-from distlab_predict import torch_known
+from distlab_predict import torch_known, torch_quick
 from distlab_predict.routing import Routing
 
 ROWS, CLASSES = 8, 10
@@ -16,7 +15,7 @@ def routing(monkeypatch):
     """What is assumed in this test, which runs without data."""
     monkeypatch.setattr(torch_known.fake_tensor, "CONSTANT_NUMEL_LIMIT", torch_known.MOST_KNOWN)
     routing = Routing()
-    with fake._QuickMode(routing, allow_non_fake_inputs=True):
+    with torch_quick.QuickMode(routing, allow_non_fake_inputs=True):
         yield routing
 
 
