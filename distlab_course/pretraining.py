@@ -133,11 +133,11 @@ def train(
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
-    if resumed:
-        for model, optimizer in zip(models, optimizers, strict=True):
+    for model, optimizer in zip(models, optimizers, strict=True):
+        if resumed:
             give_states(optimizer)
-            if float8 == "gathered":
-                share_scales(model)
+        if float8 == "gathered":
+            share_scales(model)
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
     # where gradients are added up, see sum_gradients
