@@ -11,7 +11,7 @@ import functools
 import itertools
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +26,35 @@ from distlab_predict.streams import NodeLog
 from distlab_predict.torch_lines import number_in_backward, number_in_forward
 
 HELD = -1  # the index of no node, for what the program itself reads
+NO_OTHER = -1  # the number of a call that is none of the others
 # FSDP2's operators, which it calls between those of a model
 OF_FSDP = {"all_gather_copy_in", "chunk_cat", "split_with_sizes_copy"}
 
 
+class State(NamedTuple):
+    """What the next operator depends on, besides its arguments.
+
+    Attributes:
+        operations: how many there were.
+        unit: the number of the part of the program.
+        statistics: how many storages without a tensor there are.
+        is_in_call: whether the last operator was called by what the program has compiled.
+        is_in_model, was_in_backward: where the program is.
+    """
+
+    operations: int
+    unit: int
+    statistics: int
+    is_in_call: bool
+    is_in_model: bool
+    was_in_backward: bool
+
+
 class Compiled:
     """The operators of a program with what they read and write.
+
+    Attributes:
+        flow: the operators.
 
     Args:
         log: of the nodes.
@@ -41,7 +64,7 @@ class Compiled:
     def __init__(self, log: NodeLog, journal: Journal):
         self._log = log
         self._journal = journal
-        self._flow = Dataflow()
+        self.flow = Dataflow()
         self._unit = 0
         self._is_in_model = False
         self._was_in_backward = False
@@ -83,13 +106,13 @@ class Compiled:
         if repeated is not None:
             storages = [access.storage for access in self._written(parts[0])]
             operation = self._operation(FUSED, True, is_backward, size)
-            self._flow.repeat(operation, repeated, storages)
+            self.flow.repeat(operation, repeated, storages)
             return
         for part in parts:
             writes = self._written(part)
             operation = self._operation(part.role, True, is_backward, size)
             operation.is_by_rows = inductor.is_by_rows(called)
-            self._flow.add(operation, reads, writes)
+            self.flow.add(operation, reads, writes)
             if signature is not None:
                 self._known[signature] = operation
 
@@ -108,7 +131,36 @@ class Compiled:
         """
         bounds = {bound for step in steps for bound in step}
         groups = torch_groups.with_micro_pipelines()
-        return fused(self._log.nodes, self._flow, bounds, waits, groups)
+        return fused(self._log.nodes, self.flow, bounds, waits, groups)
+
+    # --- parts of a program that are like others ---
+
+    def begin_part(self, is_backward: bool) -> None:
+        """Begin a pass of a stage of a pipeline, which is compiled by itself.
+
+        A backward pass calls no module, so it is said here that it is a model's: another backward
+        pass and messages may come before it.
+        """
+        self._break()
+        self._last = 0
+        self._is_in_model = is_backward
+        self._was_in_backward = False
+
+    def state(self) -> State:
+        """Where the program is."""
+        operations = len(self.flow.operations)
+        is_in_call = self._last != 0
+        places = (self._is_in_model, self._was_in_backward)
+        return State(operations, self._unit, self._statistics, is_in_call, *places)
+
+    def go_on(self, state: State) -> None:
+        """Go on as after a part that was repeated."""
+        self._unit = state.unit
+        self._statistics = state.statistics
+        self._last = NO_OTHER if state.is_in_call else 0
+        self._is_in_model = state.is_in_model
+        self._was_in_backward = state.was_in_backward
+        self._known.clear()
 
     # --- what is compiled ---
 
@@ -203,7 +255,7 @@ class Compiled:
         operation = self._operation(role, is_compiled, is_backward, 0)
         if node is not None:
             operation.node = node
-        self._flow.add(operation, self._accesses(reads), self._accesses(writes))
+        self.flow.add(operation, self._accesses(reads), self._accesses(writes))
 
     def _operation(self, role: str, is_compiled: bool, is_backward: bool, size: int) -> Operation:
         index = len(self._log.nodes)
@@ -238,7 +290,7 @@ class Compiled:
             storage = self._journal.number_of(value)
             if storage is None:
                 return id(value)
-            held = self._flow.value_of(storage)
+            held = self.flow.value_of(storage)
             return held, value.shape, value.stride(), value.storage_offset(), value.dtype
         return type(value), value
 
@@ -250,7 +302,7 @@ class Compiled:
         if part.statistics:
             self._statistics += 1
             storage = -self._statistics
-            self._flow.sizes[storage] = part.statistics
+            self.flow.sizes[storage] = part.statistics
             accesses.append(Access(storage, 0, part.statistics, is_reduced=True))
         return accesses
 
@@ -262,7 +314,7 @@ class Compiled:
             if storage is None:  # a number of the program's own, and no tensor of the device
                 continue
             size = tensor.untyped_storage().nbytes()
-            self._flow.sizes[storage] = max(size, self._flow.sizes.get(storage, 0))
+            self.flow.sizes[storage] = max(size, self.flow.sizes.get(storage, 0))
             begin = int(tensor.storage_offset()) * tensor.element_size()
             accesses.append(Access(storage, begin, min(num_bytes, size)))
         return accesses

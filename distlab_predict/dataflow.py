@@ -94,6 +94,22 @@ class Operation:
     written: list[Access] = field(default_factory=list)
 
 
+class Added(NamedTuple):
+    """An operator, and what it reads and writes, as `Dataflow.add` is given them."""
+
+    operation: Operation
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+class Repeated(NamedTuple):
+    """An operator that computes what another one has computed, as of `Dataflow.repeat`."""
+
+    operation: Operation
+    repeated: Operation
+    storages: tuple[int, ...]
+
+
 class Dataflow:
     """The operators of a program, in their order, and the values that they read and write.
 
@@ -108,9 +124,14 @@ class Dataflow:
         self.sizes: dict[int, int] = {}
         self.made: set[int] = set()
         self._values: dict[int, Value] = {}  # that storages have now, by their numbers
+        self.calls: list[Added | Repeated] | None = None  # of the next two methods, for repeats.py
 
     def add(self, operation: Operation, reads: Iterable[Access], writes: Iterable[Access]) -> None:
         """Note an operator with what it reads and writes."""
+        if self.calls is not None:
+            reads = tuple(reads)
+            writes = tuple(writes)
+            self.calls.append(Added(operation, reads, writes))
         for access in reads:
             value = self.value_of(access.storage)
             operation.reads.append(Read(value, access.begin, access.num_bytes))
@@ -134,6 +155,8 @@ class Dataflow:
             repeated: the other one.
             storages: of its results, in the order of those of the other one.
         """
+        if self.calls is not None:
+            self.calls.append(Repeated(operation, repeated, tuple(storages)))
         for storage, value in zip(storages, repeated.writes, strict=False):
             self._values[storage] = value
             self.made.add(storage)

@@ -63,6 +63,11 @@ class Decisions:
         return line in self._true
 
     @property
+    def number(self) -> int:
+        """How many questions there were."""
+        return sum(self._times.values())
+
+    @property
     def branches(self) -> tuple[Branch, ...]:
         """Where the program has asked, in the order of its first questions."""
         return tuple(self._asked.values())

@@ -11,7 +11,7 @@ its blocks is found by allocator.py, which puts each storage in its place.
 """
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -51,6 +51,19 @@ class Living(NamedTuple):
     number: int
     stream: Stream
     size: int
+
+
+class Noted(NamedTuple):
+    """What was noted in a part of a program.
+
+    Attributes:
+        changes: in their order.
+        kinds, lines: of the storages that were made in it.
+    """
+
+    changes: list[Change]
+    kinds: list[str]
+    lines: list[str]
 
 
 class Journal:
@@ -119,6 +132,63 @@ class Journal:
         self._changes.clear()
         for number, stream, size in self._living.values():
             self._changes.append(Change(number, stream, size, len(self._log.nodes)))
+
+    # --- parts of a program that are like others ---
+
+    def counts(self) -> tuple[int, int]:
+        """How many storages and changes there are."""
+        return len(self._kinds), len(self._changes)
+
+    def noted_since(self, storages: int, changes: int) -> Noted:
+        """What was noted since there were so many storages and changes."""
+        return Noted(self._changes[changes:], self._kinds[storages:], self._lines[storages:])
+
+    def repeat(
+        self,
+        noted: Noted,
+        visible: Mapping[int, torch.UntypedStorage],
+        held: dict[int, list[Tensor]],
+        go_to: Callable[[int], None],
+    ) -> None:
+        """Have storages made and freed as in a part before.
+
+        Args:
+            noted: with the numbers of this part.
+            visible: storages that the program gets, by their numbers.
+            held: tensors that nobody else may need, by the numbers of their storages: they are
+                let go where their storages were freed.
+            go_to: called before each change with the number of nodes by then.
+        """
+        first = len(self._kinds)
+        self._kinds += noted.kinds
+        self._lines += noted.lines
+        for change in noted.changes:
+            go_to(change.node)
+            number = change.number
+            if number in visible and change.size >= 0:
+                key = key_of(visible[number])
+                self._living[key] = Living(number, change.stream, change.size)
+                self._changes.append(change)
+                weakref.finalize(visible[number], self._free, key)
+                continue
+            key = -1 - number  # of a storage that nobody sees
+            if number < first and key not in self._living:
+                if number in held:
+                    held.pop(number)
+                    continue
+                key = self._key_of(number)
+            if key in self._living:
+                self._free(key)
+            else:
+                self._living[key] = Living(number, change.stream, change.size)
+                self._changes.append(change)
+
+    def _key_of(self, number: int) -> int:
+        """The key of a storage that is resized."""
+        for key, living in self._living.items():
+            if living.number == number:
+                return key
+        return -1 - number
 
     # --- a compiled program ---
 

@@ -163,6 +163,8 @@ class Run:
         compiled: whether its model is to be noted as torch.compile would make it.
         true: lines, "train.py:12", where a truth that only data decides is True; elsewhere it is
             False.
+        repeats: whether micro-batches of a pipeline that are like others are left out, and what was
+            noted of these is noted again.
     """
 
     header: bytes
@@ -176,6 +178,7 @@ class Run:
     skew: float = 1.0
     compiled: bool = False
     true: tuple[str, ...] = ()
+    repeats: bool = True
 
 
 Outcome = Recording | Failure  # of a rank

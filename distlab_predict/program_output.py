@@ -39,6 +39,11 @@ class Output:
             yield
 
     @property
+    def length(self) -> tuple[int, int]:
+        """How much it has written to stdout, and to stderr."""
+        return self._stdout.tell(), self._stderr.tell()
+
+    @property
     def printed(self) -> str:
         """What it has written to stdout, of progress bars the last state."""
         return OVERWRITTEN.sub("", self._stdout.getvalue())

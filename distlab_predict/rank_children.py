@@ -24,7 +24,17 @@ from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
-from distlab_predict import deciding, group, no_data, streams, torch_gpu, torch_patches, torch_quick
+from distlab_predict import (
+    deciding,
+    group,
+    no_data,
+    repeats,
+    streams,
+    torch_gpu,
+    torch_patches,
+    torch_pipelines,
+    torch_quick,
+)
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Outcome, Outcomes, Run
@@ -39,13 +49,20 @@ IDLE_SECONDS = 300.0  # after which this process ends; the next prediction start
 # --- one rank, in a child ---
 
 
-def record(run: Run, rank: int, parent: Connection) -> Outcome:
+class Whole:
+    """A child asks for its rank to be recorded with all micro-batches of a pipeline."""
+
+
+def record(run: Run, rank: int, parent: Connection) -> Outcome | Whole:
     """Run the program as this rank.
 
     Args:
         run: what to run, and where.
         rank: as which.
         parent: is sent at once each rank that it exchanges messages with, and hands objects on.
+
+    Returns:
+        What it has noted, or that its micro-batches must not be repeated.
     """
     gc.freeze()  # what was imported stays, and is not looked through for garbage again and again
     os.environ.clear()
@@ -56,7 +73,8 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     recorder.install()
     streams.install(recorder.log)
     group.install(recorder.log, functools.cache(parent.send))
-    torch_patches.replace_all(Objects(rank, parent).functions())
+    objects = Objects(rank, parent)
+    torch_patches.replace_all(objects.functions())
     dist.init_process_group(
         group.NAME, rank=rank, world_size=run.world_size, store=dist.HashStore()
     )
@@ -65,6 +83,9 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
     routing = Routing(run.skew)
     decisions = deciding.Decisions(rank, run.true)
     deciding.install(decisions)
+    torch_pipelines.install(
+        recorder.repeats(lambda: (output.length, decisions.number, objects.number), run.repeats)
+    )
     try:
         function = pickling.loads(run.header, run.buffers)
         with (
@@ -73,6 +94,8 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome:
             torch_quick.without_data(recorder, routing),
         ):
             function(rank, run.world_size)
+    except repeats.Again:
+        return Whole()
     except SystemExit as end:
         if end.code:
             return _failure(_ended(end), rank, output, decisions)
@@ -128,7 +151,7 @@ class Child:
     source: Connection
     written: IO[bytes]
 
-    def receive(self) -> int | Given | Wanted | Outcome:
+    def receive(self) -> int | Given | Wanted | Whole | Outcome:
         """What the child sends; after its outcome it has ended."""
         try:
             received = self.source.recv()
@@ -269,6 +292,10 @@ class Recordings:
             self._helpers[number].discard(received)
             if self._follows(number, received):
                 self._add(number, received)
+        elif isinstance(received, Whole):
+            del self._running[source]
+            whole = start(replace(self._runs[number], repeats=False), child.rank)
+            self._running[whole.source] = (number, whole)
         else:
             self._found[number][child.rank] = received
             del self._running[source]

@@ -105,6 +105,11 @@ class Objects:
         self._parent = parent
         self._calls: Counter[Key] = Counter()
 
+    @property
+    def number(self) -> int:
+        """How many calls there were."""
+        return sum(self._calls.values())
+
     def functions(self) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
         """torch's functions, and those that take their places."""
         yield dist.broadcast_object_list, self.broadcast

@@ -5,6 +5,7 @@ Called by rank_children.py, which runs the program in a process of its own for e
 
 import os
 import sys
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from distlab_predict import (
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
 from distlab_predict.nodes import Recording
+from distlab_predict.repeats import Repeats
 from distlab_predict.torch_lines import Lines
 from distlab_predict.torch_patches import put
 
@@ -69,6 +71,7 @@ class Recorder(TorchDispatchMode):
         self._works: dict[int, group.Done] = {}
         self._is_prepared = False
         self._begin: int | None = None  # the first node of the step that has begun
+        self._known_reads = 0  # how often the program took a value that no device computes
 
     def install(self) -> None:
         """Have torch say when modules, optimizers and resized storages are at work."""
@@ -80,6 +83,19 @@ class Recorder(TorchDispatchMode):
         torch_known.before_reading(self.read)
         if self._compiled is not None:
             put(torch, "compile", self._compiled.compile)
+
+    def repeats(self, state: Callable[[], Hashable], may_repeat: bool) -> Repeats:
+        """What repeats passes of a pipeline's micro-batches.
+
+        Args:
+            state, may_repeat: as of `Repeats`; `state` is of all but this recorder.
+        """
+
+        def state_of_all() -> Hashable:
+            own = (len(self._steps), self._begin, len(self._works), self._known_reads)
+            return state(), own
+
+        return Repeats(self.log, self.journal, self._compiled, state_of_all, may_repeat)
 
     # --- operators ---
 
@@ -171,6 +187,8 @@ class Recorder(TorchDispatchMode):
         is_of_device = getattr(tensor, "constant", tensor) is None
         if is_of_device or isinstance(routing.mark_of(tensor), routing.Counts):
             self.log.read()
+        else:
+            self._known_reads += 1
 
     def _note_functional(self, name: str, arguments: dict[str, Any], made: list[Tensor]) -> None:
         """Note a functional collective, which DTensor calls, or the wait for one.

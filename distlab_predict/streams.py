@@ -9,8 +9,9 @@ waits for what.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,35 @@ from distlab_predict.launches import CALL, OPERATOR, READ
 from distlab_predict.no_data import NoData
 from distlab_predict.nodes import Call, Kernel, Node, Stream, Wait
 from distlab_predict.torch_changed import put, replace_streams
+
+
+class Part(NamedTuple):
+    """Where a part of a program begins.
+
+    Attributes:
+        node, wait, mark: how many nodes, waits, and marks there were before.
+        host: of the log, before.
+    """
+
+    node: int
+    wait: int
+    mark: int
+    host: float
+
+
+class Stretch(NamedTuple):
+    """What was noted in a part; what depends on nothing of it has marks.
+
+    Attributes:
+        nodes, waits: in their order.
+        ends: what the next node of a stream depends on, if that has changed.
+        host: of the log, at the end.
+    """
+
+    nodes: list[Node]
+    waits: list[Wait]
+    ends: dict[Stream, frozenset[int]]
+    host: float
 
 
 class NodeLog:
@@ -43,6 +73,9 @@ class NodeLog:
         self.waits: list[Wait] = []
         self.host = 0.0
         self._ends: defaultdict[Stream, frozenset[int]] = defaultdict(frozenset)
+        # what stands behind each mark, which is the number -1 of the first one, -2 of the second
+        self._marked: list[frozenset[int]] = []
+        self._is_in_part = False
 
     def ends(self, stream: Stream) -> frozenset[int]:
         """Indices of the nodes that the next node of this stream depends on."""
@@ -50,6 +83,8 @@ class NodeLog:
 
     def wait(self, stream: Stream, ends: Set[int]) -> None:
         """Have the next node of this stream depend on these nodes as well."""
+        if self._marked and not self._is_in_part:
+            ends = self._behind(ends)
         self._ends[stream] |= ends
 
     def compute(
@@ -103,11 +138,13 @@ class NodeLog:
 
     def read_after(self, ends: Set[int]) -> None:
         """Note that the program waits for the ends of these nodes."""
-        self.waits.append(Wait(len(self.nodes), tuple(ends)))
+        if self._marked and not self._is_in_part:
+            ends = self._behind(ends)
+        self.waits.append(Wait(len(self.nodes), tuple(sorted(ends))))
         self.host += READ
 
     def _after(self, stream: Stream) -> tuple[int, ...]:
-        return tuple(self._ends[stream])
+        return tuple(sorted(self._ends[stream]))
 
     def _add(self, stream: Stream, node: Node) -> int:
         """Note a node, which is now the one that the next node of its stream depends on."""
@@ -116,6 +153,64 @@ class NodeLog:
         self.host = 0.0
         self._ends[stream] = frozenset({index})
         return index
+
+    # --- parts of a program that are like others ---
+
+    def begin_part(self) -> Part:
+        """Have nodes depend on marks from here on, instead of what streams have done so far.
+
+        repeats.py compares parts, and repeats them: what is before a part is another thing each
+        time.
+        """
+        part = Part(len(self.nodes), len(self.waits), len(self._marked), self.host)
+        for stream, ends in self._ends.items():
+            self._marked.append(ends)
+            self._ends[stream] = frozenset({-len(self._marked)})
+        self.host = 0.0
+        self._is_in_part = True
+        return part
+
+    def noted_since(self, part: Part) -> Stretch:
+        """What was noted in a part, with marks; before it ends."""
+        ends = {}
+        for place, (stream, own) in enumerate(self._ends.items(), part.mark + 1):
+            if own != {-place}:
+                ends[stream] = own
+        return Stretch(self.nodes[part.node :], self.waits[part.wait :], ends, self.host)
+
+    def end_part(self, part: Part) -> None:
+        """Put what streams have done before a part in the places of its marks."""
+        self._is_in_part = False
+        nodes = self.nodes
+        for index in range(part.node, len(nodes)):
+            after = nodes[index].after
+            if after and after[0] < 0:
+                nodes[index] = replace(nodes[index], after=tuple(sorted(self._behind(after))))
+        waits = self.waits
+        for number in range(part.wait, len(waits)):
+            ends = self._behind(waits[number].ends)
+            waits[number] = waits[number]._replace(ends=tuple(sorted(ends)))
+        for stream, own in self._ends.items():
+            self._ends[stream] = self._behind(own)
+        if len(nodes) == part.node:
+            self.host += part.host
+        else:
+            first = nodes[part.node]
+            nodes[part.node] = replace(first, host=part.host + first.host)
+
+    def set_ends(self, ends: Mapping[Stream, frozenset[int]]) -> None:
+        """Say what each stream has done at the end of a part that was repeated."""
+        self._ends.update(ends)
+
+    def _behind(self, ends: Iterable[int]) -> frozenset[int]:
+        """The nodes that these are, or stand for."""
+        found: set[int] = set()
+        for end in ends:
+            if end < 0:
+                found |= self._marked[-1 - end]
+            else:
+                found.add(end)
+        return frozenset(found)
 
 
 def install(log: NodeLog) -> None:

@@ -53,8 +53,13 @@ NAMES = [
     f"{FSDP}._fsdp_init._get_post_forward_mesh_info",
     f"{FSDP}._fsdp_param._chunk_with_empty",
     # pipelines
+    f"{PIPELINE}._utils._TensorMeta",
+    f"{PIPELINE}.schedules._PipelineSchedule._maybe_compute_loss",
     f"{PIPELINE}.schedules._PipelineSchedule._warmup_p2p",
     f"{PIPELINE}.stage.InferenceMode.STATIC",
+    f"{PIPELINE}.stage._PipelineStageBase.backward_one_chunk",
+    f"{PIPELINE}.stage._PipelineStageBase.forward_one_chunk",
+    f"{PIPELINE}.stage._normalize_model_output_as_tuple",
     f"{PIPELINE}.stage.InferenceMode.needs_dynamic",
     # layers, devices and the rest of a program
     "torch.amp.GradScaler._maybe_opt_step",
@@ -79,6 +84,13 @@ SET = [
     (f"{FAKE}.FakeTensor", "fake_device"),
     (f"{PIPELINE}.stage.PipelineStage", "_inference_mode"),
     (f"{PIPELINE}.stage.PipelineStage", "_user_meta"),
+    (f"{PIPELINE}.stage.PipelineStage", "args_recv_info"),
+    (f"{PIPELINE}.stage.PipelineStage", "bwd_cache"),
+    (f"{PIPELINE}.stage.PipelineStage", "fwd_cache"),
+    (f"{PIPELINE}.stage.PipelineStage", "grad_recv_info"),
+    (f"{PIPELINE}.stage.PipelineStage", "output_chunks"),
+    (f"{PIPELINE}.schedules._PipelineSchedule", "_internal_losses"),
+    (f"{PIPELINE}.schedules._PipelineSchedule", "_loss_fn"),
 ]
 
 
@@ -98,7 +110,29 @@ PARAMETERS = {
         "backend",
     ],
     f"{FAKE}.FakeTensorMode.dispatch": ["self", "func", "types", "args", "kwargs"],
+    f"{PIPELINE}.schedules._PipelineSchedule._maybe_compute_loss": [
+        "self",
+        "stage",
+        "output",
+        "target_mbs",
+        "mb_index",
+        "loss_kwargs",
+    ],
     f"{PIPELINE}.schedules._PipelineSchedule._warmup_p2p": ["self", "stages", "has_backward"],
+    f"{PIPELINE}.stage._PipelineStageBase.backward_one_chunk": [
+        "self",
+        "bwd_chunk_id",
+        "loss",
+        "full_backward",
+        "last_backward",
+    ],
+    f"{PIPELINE}.stage._PipelineStageBase.forward_one_chunk": [
+        "self",
+        "fwd_chunk_id",
+        "args",
+        "kwargs",
+        "save_forward_output",
+    ],
     "torch.amp.GradScaler._maybe_opt_step": ["self", "optimizer", "optimizer_state"],
 }
 
