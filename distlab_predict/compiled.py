@@ -120,7 +120,10 @@ class Compiled:
         """Note the tensors of a collective or a message, which is the next node."""
         if not self._log.is_functional:
             self._break()
-        self._note(OPAQUE, False, self._is_in_backward(), _all_of(given), _all_of(made))
+        collective = self._note(
+            OPAQUE, False, self._is_in_backward(), _all_of(given), _all_of(made)
+        )
+        collective.is_by_rows = all(tensor.shape[:1] != (1,) for tensor in given)
 
     def end(self, steps: Sequence[tuple[int, int]], waits: Sequence[Wait] = ()) -> Fused:
         """What the compiled program has its device do instead.
@@ -251,11 +254,12 @@ class Compiled:
         reads: Iterable[tuple[Tensor, int]],
         writes: Iterable[tuple[Tensor, int]],
         node: int | None = None,
-    ) -> None:
+    ) -> Operation:
         operation = self._operation(role, is_compiled, is_backward, 0)
         if node is not None:
             operation.node = node
         self.flow.add(operation, self._accesses(reads), self._accesses(writes))
+        return operation
 
     def _operation(self, role: str, is_compiled: bool, is_backward: bool, size: int) -> Operation:
         index = len(self._log.nodes)

@@ -76,7 +76,8 @@ class Operation:
         is_backward: whether it is of a backward pass.
         is_again: whether it repeats a part of the forward pass there.
         size: of its largest tensor, in numbers.
-        is_by_rows: whether it is a product whose left matrix lies in memory row by row.
+        is_by_rows: of a product, whether its left matrix lies in memory row by row; of a
+            collective, whether the first dimension of what it is given has more than one element.
         reads, writes: values.
         written: the parts of storages that it writes.
     """

@@ -11,6 +11,8 @@ recorded. Pure functions of plain data. torch.compile makes these pipelines wher
   busy with it. Gradients of weights multiply the whole, later.
 - A product is cut into the parts that a reduce-scatter sends: each part is fetched by the rank that
   it is for while the next one is multiplied, and at last the parts of all ranks are added up.
+- Of a batch of one sequence, whose places are gathered, no pipeline is made: torch does not copy
+  there, and its compiler looks for the copy.
 - What torch gathers or scatters along another dimension than the first one it copies (`cat`). Here
   nothing is copied for it.
 """
@@ -87,7 +89,7 @@ def pipelines_of(
             run_of.update(dict.fromkeys(kernel.operations, run))
     for operation in flow.operations:
         name = _call_of(nodes, operation, groups)
-        if name == "all_gather":
+        if name == "all_gather" and operation.is_by_rows:
             (value,) = operation.writes
             for kernel in _multiplied_first(value, _run_that_reads(value, run_of), nodes):
                 gathers[kernel] = operation.node

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections import Counter
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import distlab
 from distlab import Device, Network
 from distlab_course.pretraining import train
-from distlab_course.sizes import SIZES
+from distlab_course.sizes import SIZES, Size
 from distlab_predict.nodes import FETCH, Call, Kernel
+from tests.processes import python
 
 TENSOR = 4
 LAYERS = 2
@@ -22,8 +24,8 @@ def predicted(compiled=True, **options):
     """A step of two layers on eight GPUs, as of `train`; its blocks are compiled."""
     program = functools.partial(
         train,
-        size=SIZE,
         **{
+            "size": SIZE,
             "tensor": TENSOR,
             "batch": 4,
             "length": 4096,
@@ -73,6 +75,34 @@ def test_a_program_that_is_not_compiled_has_no_pipelines():
     same = predicted(False, compiles=False, async_tensor=True)
     assert FETCH not in calls(same)
     assert same.seconds == plain.seconds
+
+
+RANKS = 4
+PLACES = 64
+BLOCK = Size(1024, 1, 16, 4096, kv_heads=8, vocabulary=512)
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_the_pipelines_are_those_that_the_compiler_makes(sequences):
+    """torch's own makes them of the same block, with operators that only GPUs have."""
+    before, after = [
+        calls(
+            predicted(
+                size=BLOCK,
+                batch=sequences,
+                length=PLACES,
+                recompute="none",
+                async_tensor=is_async,
+            )
+        )
+        for is_async in (False, True)
+    ]
+    script = "tests.cluster.predict.pipelines_of_torch"
+    done = python("-m", script, str(sequences))
+    assert done.returncode == 0, done.stderr
+    gathers, scatters = json.loads(done.stdout.splitlines()[-1])
+    assert before["all_gather"] - after["all_gather"] == gathers
+    assert before["reduce_scatter"] - after["reduce_scatter"] == scatters
 
 
 def products(rank, world_size, transposed):

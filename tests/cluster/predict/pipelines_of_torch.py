@@ -1,0 +1,57 @@
+"""The pipelines that torch's own compiler makes of a block, without running any: as a program.
+
+Its argument is the number of sequences; it prints JSON. Tried with torch 2.13.
+"""
+
+import copy
+import json
+import sys
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes import micro_pipeline_tp
+from torch._inductor.fx_passes.post_grad import view_to_reshape
+from torch.distributed import _symmetric_memory
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from distlab_course.dividing import split
+from distlab_course.llama import Llama
+from tests.cluster.predict.test_micro_pipelined import BLOCK, PLACES, RANKS
+
+FUSED = ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
+
+
+def main():
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    torch.distributed.is_nccl_available = lambda: True  # or torch makes no pipelines
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tensor",))
+    model = Llama(BLOCK)
+    split(model, mesh)
+    (block,) = model.blocks.values()
+    found = Counter()
+
+    def count(graph, _):
+        changed = copy.deepcopy(graph)
+        view_to_reshape(changed)
+        with _symmetric_memory._test_mode():
+            micro_pipeline_tp.micro_pipeline_tp_pass(changed.graph)
+        for node in changed.graph.nodes:
+            found.update(name for name in FUSED if name in str(node.target))
+        return graph.forward
+
+    backend = aot_autograd(
+        fw_compiler=count, bw_compiler=count, decompositions=select_decomp_table()
+    )
+    block.forward = torch.compile(block.forward, backend=backend)
+    part = torch.randn(int(sys.argv[1]), PLACES // RANKS, BLOCK.width, requires_grad=True)
+    result = block(part)
+    result.backward(torch.ones_like(result))
+    print(json.dumps([found[name] for name in FUSED]))
+
+
+if __name__ == "__main__":
+    main()
