@@ -91,7 +91,7 @@ class Compiled:
     def add(self, called: inductor.Called) -> None:
         """Note an operator whose kernel is the next node."""
         is_backward = self._is_in_backward()
-        made = called.made or list(fake.tensors_in(fake.changed(called.operator, called.args)))
+        made = called.made or fake.tensors_in(fake.changed(called.operator, called.args))
         called = called._replace(made=made)
         call = self._call_of(is_backward)
         if not self._is_compiled(called) or (self._says_what and not call):

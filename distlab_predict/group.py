@@ -110,7 +110,7 @@ class Group(backend.Group):
         else:
             torch_known.forget(args[0])  # what it writes: nobody knows what the others would send
         routing.receive(name, args, self.rank(), self.size())
-        self._log.touch(list(tensors_in(args)), list(tensors_in(args[0])))
+        self._log.touch(tensors_in(args), tensors_in(args[0]))
         index = self._log.call(self._name, name, self._members, sent)
         if name == "barrier":  # NCCL's has the processor wait as well
             self._log.read_after({index})

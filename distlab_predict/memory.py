@@ -83,14 +83,18 @@ class Journal:
 
     # --- what happens ---
 
-    def add(self, tensor: Tensor) -> None:
-        """Note a tensor that an operator has made, or returned again."""
+    def add(self, tensor: Tensor, line: str | None = None) -> None:
+        """Note a tensor that an operator has made, or returned again.
+
+        Args:
+            line: of the program; None to look for it.
+        """
         storage = tensor.untyped_storage()
         key = key_of(storage)
         if key not in self._living:
             self._take(key, len(self._kinds), storage.nbytes())
             self._kinds.append(self.kind)
-            self._lines.append(self._log.line())
+            self._lines.append(self._log.line() if line is None else line)
             weakref.finalize(storage, self._free, key)
 
     def resize(self, storage: torch.UntypedStorage) -> None:

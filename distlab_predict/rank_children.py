@@ -44,6 +44,7 @@ from distlab_predict.recorder import Recorder
 from distlab_predict.recording_process import last_words
 from distlab_predict.routing import Routing
 
+SELDOM = 100  # collections of younger objects, after which the oldest may be looked through as well
 IDLE_SECONDS = 300.0  # after which this process ends; the next prediction starts another
 
 # --- one rank, in a child ---
@@ -64,7 +65,10 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome | Whole:
     Returns:
         What it has noted, or that its micro-batches must not be repeated.
     """
-    gc.freeze()  # what was imported stays, and is not looked through for garbage again and again
+    # What was imported stays, and so does what is noted, so neither is often looked through for
+    # garbage: the numbers of younger objects are Python's own.
+    gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], SELDOM)
     os.environ.clear()
     os.environ.update(run.environment)
     os.chdir(run.folder)

@@ -132,12 +132,12 @@ class Recorder(TorchDispatchMode):
         known, given = torch_quick.known(operator, args, kwargs)
         if known is None:
             value = operator(*args, **kwargs)
-            given = list(fake.tensors_in((args, kwargs)))
-            made = list(fake.tensors_in(value))
+            given = fake.tensors_in((args, kwargs))
+            made = fake.tensors_in(value)
             effect = effects.effect_of(operator, args, kwargs, value, given, made)
         else:
             value = known.make(given)
-            made = list(fake.tensors_in(value))
+            made = fake.tensors_in(value)
             if known.noted is None:
                 known.noted = effects.effect_of(operator, args, kwargs, value, given, made)
             effect = known.noted
@@ -154,8 +154,9 @@ class Recorder(TorchDispatchMode):
         made: list[Tensor],
     ) -> None:
         """Note what an operator has made of these arguments, and what its kernel computes."""
+        line = None if effect.work is None else self.log.line()
         for tensor in made:
-            self.journal.add(tensor)
+            self.journal.add(tensor, line)
         name = effect.name
         if name in GATHERED:
             self.journal.name(memory.UNSHARDED, [*given, *made])
@@ -165,13 +166,13 @@ class Recorder(TorchDispatchMode):
             self.log.is_functional = True
             self._note_functional(name, fake.named(operator, args), made)
             self.log.is_functional = False
-        elif effect.work is not None:
+        elif effect.work is not None and line is not None:
             flops, kind, shape, dtype = effect.work
             if self._compiled is not None:
                 called = inductor.Called(operator, name, kind, args, kwargs, given, made)
                 self._compiled.add(called)
             again = fake.repeats_forward()
-            self.log.compute(name, flops, effect.num_bytes, again, kind, shape, dtype)
+            self.log.compute(name, flops, effect.num_bytes, again, kind, shape, dtype, line)
             if effect.counts:
                 *_, counted = given[:2]
                 self.read(counted)
@@ -195,7 +196,7 @@ class Recorder(TorchDispatchMode):
 
         These are the operators of torch.distributed._functional_collectives.
         """
-        given = list(fake.tensors_in(arguments))
+        given = fake.tensors_in(arguments)
         if name == "wait_tensor":
             awaited = self._works.pop(private.key_of(given[0].untyped_storage()), None)
             if awaited is not None:

@@ -96,12 +96,19 @@ class NodeLog:
         kind: str = "",
         shape: tuple[int, ...] = (),
         dtype: str = "",
+        line: str | None = None,
     ) -> None:
-        """Note a kernel on the current stream; the arguments are those of `Kernel`."""
+        """Note a kernel on the current stream; the arguments are those of `Kernel`.
+
+        Args:
+            line: None to look for it.
+        """
+        if line is None:
+            line = self.line()
         stream = self.current()
         after = self._after(stream)
         host = self.host + OPERATOR
-        node = Kernel(after, name, flops, num_bytes, again, kind, shape, dtype, self.line(), host)
+        node = Kernel(after, name, flops, num_bytes, again, kind, shape, dtype, line, host)
         self._add(stream, node)
 
     def call(

@@ -72,15 +72,21 @@ def counts_mask(args: tuple) -> bool:
 # --- arguments and names ---
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """The tensors among what an operator takes or returns."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from tensors_in(one)
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    found = []
+    for one in value:
+        if isinstance(one, Tensor):
+            found.append(one)
+        else:
+            found += tensors_in(one)
+    return found
 
 
 def operator_name(operator: Any) -> str:

@@ -30,6 +30,9 @@ LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
 # operators that are given known values, the ends of groups, and make none of them
 WITHOUT_VALUES = {"_grouped_mm", "_scaled_grouped_mm"}
 
+# most kinds of arguments that are no tensors
+SINGLE = {bool, int, float, str, type(None), torch.device, torch.dtype, torch.layout}
+
 # the operator that waits for a functional collective, and returns what it was given
 WAITING = torch.ops._c10d_functional.wait_tensor.default
 
@@ -57,12 +60,18 @@ def without_data(recorder: TorchDispatchMode, routing: Routing | None = None) ->
     Args:
         routing: what is assumed of experts; None for balanced ones.
     """
-    # torch hides these methods from torch.compile, which is not used here and costs time
     torch_known.keep_values()
+    # torch hides functions from torch.compile, which is not used here and costs time
+    put(torch._dynamo, "disable", _not_disabled)
     for mode in (type(recorder), FakeTensorMode):
         put(mode, "__torch_dispatch__", inspect.unwrap(mode.__torch_dispatch__))
     with QuickMode(routing, allow_non_fake_inputs=True), recorder:
         yield
+
+
+def _not_disabled(function: Any = None, *_: Any, **__: Any) -> Any:
+    """Stand in for torch._dynamo.disable, which may be called to make a decorator."""
+    return _not_disabled if function is None else function
 
 
 class QuickMode(FakeTensorMode):
@@ -70,13 +79,16 @@ class QuickMode(FakeTensorMode):
 
     torch's own memory compares more, such as sizes that are symbols, and leaves out operators of
     other libraries; it took most of the time.
+
+    Attributes:
+        routing: what is assumed of experts.
+        remembered: what is known, by operator and arguments; None where only torch can make it.
     """
 
     def __init__(self, routing: Routing | None = None, **options: Any):
         super().__init__(**options)
         self.routing = routing or Routing()
-        # by operator and arguments; None where only torch can make the result
-        self._known: dict[Key | None, Known | None] = {}
+        self.remembered: dict[Key | None, Known | None] = {}
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of any fake tensor there
         self._forget_results()
         torch_known.keep_values_of_real(self)
@@ -104,8 +116,8 @@ class QuickMode(FakeTensorMode):
         if func.namespace == "profiler":  # it names a span of time, for nobody here
             with no_dispatch():
                 return func(*args, **(kwargs or {}))
-        key, given = self._key_of(func, args, kwargs)
-        known = self._known.get(key)
+        key, given = _key_of(func, args, kwargs)
+        known = self.remembered.get(key)
         if known is not None:
             return known.make(given)
         value = self._run(func, types, args, kwargs)
@@ -113,32 +125,12 @@ class QuickMode(FakeTensorMode):
             self._remember(key, func, value, given)
         return value
 
-    def known(self, func: Any, args: Any, kwargs: Any) -> tuple[Known | None, list[Tensor]]:
-        """As of the function below."""
-        key, given = self._key_of(func, args, kwargs)
-        return self._known.get(key), given
-
-    def _key_of(self, func: Any, args: Any, kwargs: Any) -> tuple[Key | None, list[Tensor]]:
-        """All that matters of an operator and its arguments, and the tensors among these.
-
-        Returns:
-            None if only torch knows all that matters.
-        """
-        given: list[Tensor] = []
-        if func.namespace not in LIBRARIES:
-            return None, given
-        described: list[Any] = [id(func), torch.get_default_dtype()]
-        needs_values = operator_name(func) not in WITHOUT_VALUES
-        if not _describe((args, kwargs), described, given, needs_values):
-            return None, given
-        return tuple(described), given
-
     def _remember(self, key: Key, func: Any, value: Any, given: list[Tensor]) -> None:
         """Remember how to make what an operator has made, unless only torch can."""
         make = None
         if torch.Tag.inplace_view not in func.tags:
             make = self._maker(value, given)
-        self._known[key] = None if make is None else Known(make)
+        self.remembered[key] = None if make is None else Known(make)
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator, with values where they need no data."""
@@ -213,9 +205,30 @@ def known(operator: Any, args: Any, kwargs: Any) -> tuple[Known | None, list[Ten
         None if it must run.
     """
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    if isinstance(mode, QuickMode):
-        return mode.known(operator, args, kwargs)
-    return None, []
+    if not isinstance(mode, QuickMode):
+        return None, []
+    key, given = _key_of(operator, args, kwargs)
+    return mode.remembered.get(key), given
+
+
+def _key_of(operator: Any, args: Any, kwargs: Any) -> tuple[Key | None, list[Tensor]]:
+    """All that matters of an operator and its arguments, and the tensors among these.
+
+    Returns:
+        None if only torch knows all that matters.
+    """
+    given: list[Tensor] = []
+    if operator.namespace not in LIBRARIES:
+        return None, given
+    key: list[Any] = [id(operator), torch.get_default_dtype()]
+    needs_values = operator_name(operator) not in WITHOUT_VALUES
+    if not _describe(args, key, given, needs_values):
+        return None, given
+    if kwargs:
+        key.append(dict)
+        if not _describe(kwargs.items(), key, given, needs_values):
+            return None, given
+    return tuple(key), given
 
 
 def _describe(
@@ -230,7 +243,10 @@ def _describe(
         Whether all that matters is known.
     """
     for value in values:
-        if isinstance(value, FakeTensor):
+        kind = type(value)
+        if kind in SINGLE:
+            key += (kind, value)
+        elif isinstance(value, FakeTensor):
             if needs_values and not _is_plain(value):
                 return False
             key += (  # _like takes them apart
@@ -244,14 +260,14 @@ def _describe(
             )
             tensors.append(value)
         elif isinstance(value, (tuple, list, dict)):
-            key += (type(value), len(value))
+            key += (kind, len(value))
             parts = value.items() if isinstance(value, dict) else value
             if not _describe(parts, key, tensors, needs_values):
                 return False
         elif isinstance(value, (Tensor, torch.Generator)):
             return False
         else:
-            key += (type(value), value)
+            key += (kind, value)
     return True
 
 
