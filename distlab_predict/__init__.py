@@ -24,5 +24,7 @@ device_memory.py and memory_shown.py show it), and torch_fake.py, torch_known.py
 torch_changed.py change torch (with torch_patches.py, what it puts there is in torch_groups.py,
 torch_layers.py and torch_values.py); no_data.py is the number that a tensor without data gives.
 Where a program branches on one, deciding.py answers, and branches.py has it recorded with both
-answers.
+answers. Of a pipeline, torch_pipelines.py has few micro-batches run: repeats.py repeats them for
+the others (repeats_noted.py is what was noted of one, repeats_moved.py what that would be in
+another place, and torch_alike.py makes the tensors that the program gets).
 """

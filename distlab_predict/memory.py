@@ -161,13 +161,16 @@ class Journal:
             visible: storages that the program gets, by their numbers.
             held: tensors that nobody else may need, by the numbers of their storages: they are
                 let go where their storages were freed.
-            go_to: called before each change with the number of nodes by then.
+            go_to: called before a change, if there are more nodes by then, with their number.
         """
         first = len(self._kinds)
+        here = len(self._log.nodes)
         self._kinds += noted.kinds
         self._lines += noted.lines
         for change in noted.changes:
-            go_to(change.node)
+            if change.node > here:
+                here = change.node
+                go_to(here)
             number = change.number
             if number in visible and change.size >= 0:
                 key = key_of(visible[number])
@@ -176,23 +179,13 @@ class Journal:
                 weakref.finalize(visible[number], self._free, key)
                 continue
             key = -1 - number  # of a storage that nobody sees
-            if number < first and key not in self._living:
-                if number in held:
-                    held.pop(number)
-                    continue
-                key = self._key_of(number)
             if key in self._living:
                 self._free(key)
+            elif number < first:
+                held.pop(number, None)
             else:
                 self._living[key] = Living(number, change.stream, change.size)
                 self._changes.append(change)
-
-    def _key_of(self, number: int) -> int:
-        """The key of a storage that is resized."""
-        for key, living in self._living.items():
-            if living.number == number:
-                return key
-        return -1 - number
 
     # --- a compiled program ---
 

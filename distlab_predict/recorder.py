@@ -71,7 +71,9 @@ class Recorder(TorchDispatchMode):
         self._works: dict[int, group.Done] = {}
         self._is_prepared = False
         self._begin: int | None = None  # the first node of the step that has begun
-        self._known_reads = 0  # how often the program took a value that no device computes
+        # how often the program took a value that no device computes, or a shape that follows from
+        # one, as the words of a batch have
+        self._known_reads = 0
 
     def install(self) -> None:
         """Have torch say when modules, optimizers and resized storages are at work."""
@@ -135,6 +137,10 @@ class Recorder(TorchDispatchMode):
             given = fake.tensors_in((args, kwargs))
             made = fake.tensors_in(value)
             effect = effects.effect_of(operator, args, kwargs, value, given, made)
+            if torch.Tag.dynamic_output_shape in operator.tags and not any(
+                map(routing.mark_of, given)
+            ):
+                self._known_reads += 1
         else:
             value = known.make(given)
             made = fake.tensors_in(value)

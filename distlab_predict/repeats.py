@@ -338,8 +338,7 @@ class Repeats:
         begin = place.part.node
 
         def go_to(number: int) -> None:
-            if number > len(nodes):
-                nodes.extend(noted.log.nodes[len(nodes) - begin : number - begin])
+            nodes.extend(noted.log.nodes[len(nodes) - begin : number - begin])
 
         new = {number: one for number, one in storages.items() if number >= place.storages}
         self._journal.repeat(noted.journal, new, held, go_to)

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 import distlab
-from distlab_course.llama import Size
 from distlab_course.pretraining import train
+from distlab_course.sizes import Experts, Size
 from distlab_predict.nodes import Recording
 from distlab_predict.runs import run_of
 
 SMALL = Size(64, 4, 4, 128, kv_heads=2, vocabulary=64)
+EXPERTS = replace(SMALL, experts=Experts(8, 2, 32))
 WIDTH = 16
 MICROBATCHES = 8
 NOTED = 3  # micro-batches of a step that run when the others are repeated
@@ -128,13 +129,14 @@ def passes(recordings):
         ({"tensor": 2, "float8": "yes", "recompute": "full"}, 4, False),
         ({"recompute": "none", "compiles": True, "compiles_loss": True}, 4, True),
         ({"reshard": True}, 4, False),
+        ({"size": EXPERTS, "expert": 2, "recompute": "none", "reshard": False}, 4, True),
     ],
 )
 def test_a_pretraining_with_repeated_micro_batches_is_noted_like_the_whole(
     options, ranks, compiled
 ):
-    options = {"pipeline": 2, "batch": 6, "microbatches": 6, "steps": 1, "length": 32, **options}
-    program = functools.partial(train, size=SMALL, **options)
+    usual = {"size": SMALL, "pipeline": 2, "batch": 6, "microbatches": 6, "steps": 1, "length": 32}
+    program = functools.partial(train, **usual | options)
     repeated, whole = both(program, ranks, (0, ranks - 1), compiled)
     assert repeated == whole
 
