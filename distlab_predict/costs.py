@@ -97,6 +97,10 @@ class Costs:
     _placements: dict[tuple[int, ...], Placement] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # by all of a kernel that its cost depends on
+    _kernels: dict[Hashable, Cost] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _formulas: dict[Hashable, Formula] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -104,9 +108,7 @@ class Costs:
     def of(self, node: Node, rank: int) -> Cost:
         """What a node of this rank costs."""
         if isinstance(node, Kernel):
-            usual = kernels.seconds_of(node, self.device)
-            seconds = usual.seconds * self._slowest_device
-            return Cost(seconds, None, [], "", usual.basis)
+            return self._of_kernel(node)
         found = self.formula(node, rank)
         ports = _ports(node, found.link)
         contention = self._contention(found.channels)
@@ -120,6 +122,23 @@ class Costs:
         seconds = found.latency + found.moving
         load = found.moving / seconds if seconds else 0.0
         return Cost(seconds, load, ports, found.how, "network", contention)
+
+    def _of_kernel(self, kernel: Kernel) -> Cost:
+        """What a kernel costs, as one like it has before."""
+        alike = (
+            kernel.name,
+            kernel.kind,
+            kernel.shape,
+            kernel.dtype,
+            kernel.flops,
+            kernel.num_bytes,
+        )
+        cost = self._kernels.get(alike)
+        if cost is None:
+            usual = kernels.seconds_of(kernel, self.device)
+            seconds = usual.seconds * self._slowest_device
+            cost = self._kernels[alike] = Cost(seconds, None, [], "", usual.basis)
+        return cost
 
     def _contention(self, channels: int) -> float:
         """What computing loses: as the device says, or the multiprocessors that a call occupies.

@@ -30,7 +30,7 @@ class Stretch:
     held: list["Job"] = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Job:
     """A kernel, a call of all its members, or a processor's wait.
 
@@ -140,6 +140,7 @@ class Simulation:
             job.opens.begin = self._now
             for held in job.opens.held:
                 self._hold(held)
+            job.opens.held.clear()  # they know the stretch, and would stay with it as garbage
 
     def _update_speeds(self, changed: Job) -> None:
         """Find the speeds of a job that has begun or ended, and of all that share with it."""
@@ -160,7 +161,9 @@ class Simulation:
         """The share of full speed that a job has beside those that are under way."""
         if job.load is None:
             (device,) = job.uses  # of a kernel, nothing else
-            lost = sum(other.contention for other in self._using[device])
+            lost = 0.0
+            for other in self._using[device]:
+                lost += other.contention
             return 1 - min(lost, self._most_lost)
         slowest = 1.0
         for use in job.uses:

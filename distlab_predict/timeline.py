@@ -21,15 +21,17 @@ Called by prediction.py on the notebook's kernel. The model:
 """
 
 import bisect
+import gc
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from distlab.errors import ArgumentError
 from distlab_predict.costs import Costs
 from distlab_predict.jobs import DEVICE, MOST_LOST, PROCESSOR, Job, Simulation, Stretch
-from distlab_predict.nodes import Kernel, Node, Recording
+from distlab_predict.nodes import Call, Kernel, Node, Recording
 
 Times = list[tuple[float, float]]  # (begin, end) of each node
 LAUNCH = "launch"  # the basis of what launches cost, as of `Cost.basis`
@@ -63,7 +65,23 @@ def timeline_of(
     Raises:
         ArgumentError: ranks wait for each other forever.
     """
-    slower = slower or {}
+    with _without_collections():
+        return _found(recordings, costs, slower or {})
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Meanwhile Python looks for no garbage: it would look through jobs, which all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _found(recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float]) -> Timeline:
     jobs = _jobs_of(recordings, costs, slower)
     operator = costs.device.host * slower.get(LAUNCH, 1.0)
     waits = []
@@ -123,7 +141,9 @@ def _jobs_of(
         counts: Counter[Hashable] = Counter()
         first, _ = recording.steps[0]
         for index, node in enumerate(recording.nodes):
-            meeting = _meeting_of(node, recording.rank, recorded)
+            meeting = ALONE
+            if isinstance(node, Call):
+                meeting = _meeting_of(node, recording.rank, recorded)
             if meeting.ranks > 1:
                 # the n-th call of this kind is the same call on every rank
                 counts[meeting.key] += 1
@@ -200,14 +220,15 @@ class _Meeting(NamedTuple):
     ranks: int
 
 
-def _meeting_of(node: Node, rank: int, recorded: Sequence[int]) -> _Meeting:
-    """Which recorded ranks meet in a node of this rank.
+ALONE = _Meeting(None, 1)
+
+
+def _meeting_of(node: Call, rank: int, recorded: Sequence[int]) -> _Meeting:
+    """Which recorded ranks meet in a call of this rank.
 
     The other end of a message may not be recorded. Then the last recorded rank before it has its
     role.
     """
-    if isinstance(node, Kernel):
-        return _Meeting(None, 1)
     if node.peer is None:
         meeting = set(recorded).intersection(node.members)
         return _Meeting((node.stream, node.members), len(meeting))
