@@ -26,6 +26,7 @@ from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
 from distlab_predict import (
     deciding,
+    garbage,
     group,
     no_data,
     repeats,
@@ -158,7 +159,8 @@ class Child:
     def receive(self) -> int | Given | Wanted | Whole | Outcome:
         """What the child sends; after its outcome it has ended."""
         try:
-            received = self.source.recv()
+            with garbage.left_alone():
+                received = self.source.recv()
         except EOFError:
             received = None
         if isinstance(received, (int, Given, Wanted)):

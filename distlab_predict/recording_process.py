@@ -13,6 +13,7 @@ from typing import IO
 
 from distlab import programs
 from distlab.errors import ClusterError
+from distlab_predict import garbage
 from distlab_predict.nodes import Outcomes, Run
 
 LAST_CHARACTERS = 2000  # of what the process has written, shown when it is gone
@@ -39,7 +40,9 @@ class RecordingProcess:
             self._running = start()
         try:
             self._running.connection.send(runs)
-            return self._running.connection.recv()
+            self._running.connection.poll(None)  # other threads' garbage is looked for meanwhile
+            with garbage.left_alone():
+                return self._running.connection.recv()
         except (EOFError, OSError) as error:
             raise ClusterError(self._running.end_in_words()) from error
         except BaseException:

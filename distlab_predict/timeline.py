@@ -21,14 +21,13 @@ Called by prediction.py on the notebook's kernel. The model:
 """
 
 import bisect
-import gc
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from distlab.errors import ArgumentError
+from distlab_predict import garbage
 from distlab_predict.costs import Costs
 from distlab_predict.jobs import DEVICE, MOST_LOST, PROCESSOR, Job, Simulation, Stretch
 from distlab_predict.nodes import Call, Kernel, Node, Recording
@@ -65,20 +64,8 @@ def timeline_of(
     Raises:
         ArgumentError: ranks wait for each other forever.
     """
-    with _without_collections():
+    with garbage.left_alone():
         return _found(recordings, costs, slower or {})
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Meanwhile Python looks for no garbage: it would look through jobs, which all stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _found(recordings: Sequence[Recording], costs: Costs, slower: Mapping[str, float]) -> Timeline:
