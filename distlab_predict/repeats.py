@@ -18,7 +18,6 @@ its calls elsewhere, as in a global variable, is not found out.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,8 +26,9 @@ from torch import Tensor
 from distlab_predict.compiled import Compiled
 from distlab_predict.dataflow import Operation
 from distlab_predict.memory import Journal
-from distlab_predict.repeats_moved import is_like, moved
-from distlab_predict.repeats_noted import Call, Noted, Place, calls_of, changes_older, left_by
+from distlab_predict.repeats_compared import BACKWARD, FORWARD, LOSS, Patterns
+from distlab_predict.repeats_moved import moved
+from distlab_predict.repeats_noted import Call, Noted, Place, calls_of, changes_older
 from distlab_predict.streams import NodeLog
 from distlab_predict.torch_alike import (
     CannotRepeat,
@@ -41,34 +41,12 @@ from distlab_predict.torch_alike import (
     storages_of,
 )
 
-FORWARD = "forward"
-LOSS = "loss"
-BACKWARD = "backward"
-MOST_TRIES = 3  # micro-batches that differ from the one before, after which none is repeated
-
 
 class Again(BaseException):
     """The program must run again, with all of its micro-batches.
 
     It is no Exception, so that no program catches it.
     """
-
-
-@dataclass
-class Pattern:
-    """A pass of a micro-batch, for others.
-
-    Attributes:
-        place: where it was.
-        noted: what was noted there.
-        is_sure: whether the next one was like it.
-        tries: how often it was not.
-    """
-
-    place: Place
-    noted: Noted
-    is_sure: bool = False
-    tries: int = 0
 
 
 class Repeats:
@@ -95,7 +73,7 @@ class Repeats:
         self._state = state
         self._may_repeat = may_repeat
         self._is_in_part = False
-        self._patterns: dict[tuple[Any, str], Pattern] = {}  # by stage and pass
+        self._patterns = Patterns()
         # of micro-batches whose backward pass is to come, by stage, micro-batch and pass
         self._places: dict[tuple[Any, int, str], Place] = {}
         self._left_out: set[tuple[Any, int]] = set()  # those that did not run
@@ -131,9 +109,7 @@ class Repeats:
             return call()
         place = self._begin(name, owner, chunk, given)
         self._places[owner, chunk, name] = place
-        key = (owner, name)
-        pattern = self._patterns.get(key)
-        is_noted = self._may_repeat and chunk > 0 and not (pattern and pattern.is_sure)
+        is_noted = self._may_repeat and chunk > 0 and self._patterns.sure(owner, name) is None
         before = (self._state(), _numbers_in(model)) if is_noted else ()
         flow = self._compiled.flow if self._compiled is not None else None
         if flow is not None and is_noted:
@@ -154,9 +130,8 @@ class Repeats:
                 flow.calls = None
             self._end(place)
         if noted is not None:
-            if before == (self._state(), _numbers_in(model)):
-                self._compare(key, place, noted)
-            else:
+            is_same = before == (self._state(), _numbers_in(model))
+            if not is_same or not self._patterns.compare(name, owner, place, noted):
                 self.repeat_no_more()
         return value
 
@@ -210,39 +185,6 @@ class Repeats:
         stretch = self._log.noted_since(place.part)
         return Noted(stretch, journal, calls, sizes, state, results_now)
 
-    def _compare(self, key: tuple[Any, str], place: Place, noted: Noted) -> None:
-        """Keep what was noted for others, if the micro-batch before it was like it."""
-        owner, name = key
-        pattern = self._patterns.get(key)
-        tries = 0
-        if pattern is not None:
-            if self._is_like(pattern, place, noted) and self._leaves_nothing(name, owner, pattern):
-                pattern.is_sure = True
-                if len(noted.journal.changes) > len(pattern.noted.journal.changes):
-                    pattern.place = place
-                    pattern.noted = noted
-                return
-            tries = pattern.tries + 1
-            if tries == MOST_TRIES:
-                self.repeat_no_more()
-        self._patterns[key] = Pattern(place, noted, tries=tries)
-
-    def _is_like(self, pattern: Pattern, place: Place, noted: Noted) -> bool:
-        if not are_alike(pattern.place.inputs, place.inputs):
-            return False
-        return is_like(pattern.noted, pattern.place, noted, place)
-
-    def _leaves_nothing(self, name: str, stage: Any, pattern: Pattern) -> bool:
-        """Whether all memory of a micro-batch is free, or is the program's, after its last pass."""
-        if name == LOSS or (name == FORWARD and stage.has_backward):
-            return True
-        passes = [(pattern.place, pattern.noted)]
-        for other in (LOSS, FORWARD):
-            before = self._patterns.get((stage, other))
-            if before is not None and name == BACKWARD:
-                passes.insert(0, (before.place, before.noted))
-        return not left_by(passes)
-
     def repeat_no_more(self) -> None:
         """Have all passes run from now on.
 
@@ -258,8 +200,7 @@ class Repeats:
 
     def begin_step(self, owner: Any) -> None:
         """Begin a step: gradients begin, so that passes differ from those before."""
-        for name in (FORWARD, LOSS, BACKWARD):
-            self._patterns.pop((owner, name), None)
+        self._patterns.forget(owner)
         for key in [key for key in self._places if key[0] is owner]:
             del self._places[key]
 
@@ -281,8 +222,8 @@ class Repeats:
 
     def can_repeat(self, name: str, owner: Any, given: Any) -> bool:
         """Whether a pass of this stage need not run."""
-        pattern = self._patterns.get((owner, name))
-        if not self._may_repeat or self._is_in_part or pattern is None or not pattern.is_sure:
+        pattern = self._patterns.sure(owner, name)
+        if not self._may_repeat or self._is_in_part or pattern is None:
             return False
         return are_alike(pattern.place.inputs, self._described(given))
 
@@ -315,7 +256,8 @@ class Repeats:
         Returns:
             What the program gets of it.
         """
-        pattern = self._patterns[owner, name]
+        pattern = self._patterns.sure(owner, name)
+        assert pattern is not None  # as can_repeat has said
         place = self._begin(name, owner, chunk, given)
         self._places[owner, chunk, name] = place
         noted = moved(pattern.noted, pattern.place, place)

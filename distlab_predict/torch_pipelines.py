@@ -15,7 +15,8 @@ from torch.distributed.pipelining import _utils, schedules
 from torch.distributed.pipelining import stage as pipeline_stage
 from torch.nn.parallel import DistributedDataParallel
 
-from distlab_predict.repeats import BACKWARD, FORWARD, LOSS, Again, Repeats
+from distlab_predict.repeats import Again, Repeats
+from distlab_predict.repeats_compared import BACKWARD, FORWARD, LOSS
 from distlab_predict.torch_patches import put
 
 
