@@ -1,5 +1,8 @@
 """How long predictions take, in seconds and beside `import torch`, each in a new Python process.
 
+Seconds count from the question: the process that asks has imported the program and its torch, the
+one that records has not.
+
 Run it with `python -m benchmarks.recording`, or with names of predictions behind it; --write puts
 its table into benchmarks/README.md. On a machine that does something else it says little.
 """
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.harness import write
+from benchmarks.harness import seconds_of, write
 from distlab import Device, Network
 from distlab_course.pretraining import train
 from distlab_course.sizes import SIZES
@@ -86,8 +89,8 @@ class Took(NamedTuple):
     """What a prediction took.
 
     Attributes:
-        first: seconds from a new process until the seconds of the step were known.
-        whole: until the table was shown.
+        first: seconds from the first question of a process until the step's seconds were known.
+        whole: until the table was there.
         again: for the same question once more.
     """
 
@@ -103,24 +106,24 @@ def _machines(ranks: int) -> tuple[Network, Device]:
     return Network.named("H100 hosts", hosts=[8] * (ranks // 8)), Device.named("H100")
 
 
-def predict(step: Step) -> tuple[float, float, float]:
-    """When the seconds and the table of a step were there, and what asking again took."""
+def predict(step: Step) -> Took:
+    """Predict a step, as the first question of this process."""
     import distlab
 
     program = functools.partial(train, **step.options)
     machines = _machines(step.ranks)
     ask = functools.partial(distlab.predict, program, step.ranks, *machines, compiled=step.compiled)
+    began = time.perf_counter()
     prediction = ask()
     assert prediction.seconds > 0
-    first = time.time()
+    first = time.perf_counter() - began
     assert str(prediction)
-    whole = time.time()
-    assert ask().seconds == prediction.seconds
-    return first, whole, time.time() - whole
+    whole = time.perf_counter() - began
+    return Took(first, whole, seconds_of(ask))
 
 
-def plan() -> tuple[float, float, float]:
-    """The same of a plan."""
+def plan() -> Took:
+    """Search for a plan, likewise."""
     from distlab import predict
 
     ask = functools.partial(
@@ -138,10 +141,12 @@ def plan() -> tuple[float, float, float]:
         recompute=["none", "op", "layer", "full"],
         reshard=[False, True],
     )
-    assert ask().best is not None
-    first = time.time()
-    ask()
-    return first, first, time.time() - first
+    began = time.perf_counter()
+    found = ask()
+    first = time.perf_counter() - began
+    assert str(found)
+    whole = time.perf_counter() - began
+    return Took(first, whole, seconds_of(ask))
 
 
 def _allowed(ranks: int, tensor: int, pipeline: int, stages: int, **_: Any) -> bool | str:
@@ -168,24 +173,19 @@ def _layers_of_70b(rank: int, world_size: int, layers: int, pipeline: int, **cho
 # --- in the process that measures ---
 
 
-def measured(command: list[str]) -> tuple[float, list[float], float]:
-    """Run a Python command.
-
-    Returns:
-        when it began, the numbers that it printed, and the most memory that it had with its
-        children at a time, in bytes.
-    """
-    began = time.time()
+def measured(name: str) -> tuple[Took, int]:
+    """What a prediction takes in a new process, and the most memory that it has, in bytes."""
+    command = [sys.executable, "-m", "benchmarks.recording", "--predict", name]
     most = 0
-    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         own = psutil.Process(process.pid)
         while process.poll() is None:
             most = max(most, _memory_of(own))
             time.sleep(SAMPLING_SECONDS)
-        *_, last = ["[]", *process.stdout.read().splitlines()]
+        lines = process.stdout.read().splitlines()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")
-    return began, json.loads(last), most
+    return Took(*json.loads(lines[-1])), most
 
 
 def _memory_of(process: psutil.Process) -> int:
@@ -208,9 +208,7 @@ def row(name: str, torch: float) -> str:
     ranks, limit = RANKS_OF_PLAN, ""
     if name != PLAN:
         ranks, limit = STEPS[name].ranks, f"{STEPS[name].limit:g} s"
-    began, times, memory = measured(["-m", "benchmarks.recording", "--predict", name])
-    first, whole, again = times
-    took = Took(first - began, whole - began, again)
+    took, memory = measured(name)
     seconds = " | ".join(f"{one:.1f} s" for one in took)
     return (
         f"| {name} | {ranks:,} | {limit} | {seconds} | {took.first / torch:.0f} | "
@@ -228,12 +226,12 @@ def main() -> None:
         print(json.dumps(plan() if chosen.predict == PLAN else predict(STEPS[chosen.predict])))
         return
     load, *_ = os.getloadavg()
-    began, _, _ = measured(["-c", "import torch"])
-    torch = time.time() - began
+    command = [sys.executable, "-c", "import torch"]
+    torch = seconds_of(functools.partial(subprocess.run, command, check=True))
     lines = [
         f"On {os.cpu_count()} cores; the load before was {load:.1f}.",
         "",
-        "| prediction | GPUs | to be within | seconds of the step | table | asked again "
+        "| prediction | GPUs | to be within | its seconds | its table | asked again "
         "| times import torch | memory |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
