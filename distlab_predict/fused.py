@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distlab_predict import micro_pipelines
+from distlab_predict import micro_pipelined, micro_pipelines
 from distlab_predict.dataflow import OPAQUE, Dataflow, Operation
 from distlab_predict.fusion import FusedKernel, bytes_of, kernels_of
 from distlab_predict.launches import COMPILED, GRAPH
@@ -213,9 +213,9 @@ class _Renewed:
         first = len(self._nodes)
         if index in self._ends:  # the call comes before its products
             after = tuple(sorted({*after, *self._ends[index]}))
-            made = micro_pipelines.gathered(first, after, call, products)
+            made = micro_pipelined.gathered(first, after, call, products)
         else:
-            made = micro_pipelines.scattered(first, after, call, *products[0])
+            made = micro_pipelined.scattered(first, after, call, *products[0])
         self._ends[index] = (first + len(made) - 1,)
         return made
 

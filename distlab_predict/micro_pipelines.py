@@ -1,10 +1,10 @@
 """Asynchronous tensor parallelism: products begin with the first part that ranks gather.
 
-Called by compiled.py and fused.py when a program has ended, in the process of a rank that is
-recorded. Pure functions of plain data. torch.compile makes these pipelines where
-`torch._inductor.config._micro_pipeline_tp` is set, in groups that have symmetric memory
-(`enable_symm_mem_for_group`). The rules are those of torch 2.13
-(torch/_inductor/fx_passes/micro_pipeline_tp.py, and torch/distributed/_symmetric_memory):
+Called by fused.py when a program has ended, in the process of a rank that is recorded; what such a
+pipeline does is in micro_pipelined.py. Pure functions of plain data. torch.compile makes these
+pipelines where `torch._inductor.config._micro_pipeline_tp` is set, in groups that have symmetric
+memory (`enable_symm_mem_for_group`). The rules are those of torch 2.13
+(torch/_inductor/fx_passes/micro_pipeline_tp.py):
 
 - What an all-gather has put together is multiplied from the left: each rank multiplies its own part
   first. Meanwhile the copy engine fetches the next one from another rank, and no multiprocessor is
@@ -13,21 +13,18 @@ recorded. Pure functions of plain data. torch.compile makes these pipelines wher
   it is for while the next one is multiplied, and at last the parts of all ranks are added up.
 - Of a batch of one sequence, whose places are gathered, no pipeline is made: torch does not copy
   there, and its compiler looks for the copy.
-- What torch gathers or scatters along another dimension than the first one it copies (`cat`). Here
-  nothing is copied for it.
+- What torch gathers or scatters along another dimension than the first one it copies (`cat`). In a
+  pipeline it does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from distlab_predict.dataflow import FUSED, OPAQUE, Dataflow, Operation, Read, Value
 from distlab_predict.fusion import FusedKernel
-from distlab_predict.launches import COMPILED
-from distlab_predict.nodes import BYTES, FETCH, PRODUCT, Call, Kernel, Node
-
-Ends = tuple[int, ...]  # indices of nodes that must have ended
+from distlab_predict.nodes import PRODUCT, Call, Kernel, Node
 
 HELD = -1  # the index of no node, see compiled.py
 
@@ -53,18 +50,22 @@ class Pipelines:
 
 
 def without_copies(nodes: Sequence[Node], flow: Dataflow, groups: Collection[str]) -> None:
-    """Take what is copied behind an all-gather, and before a reduce-scatter, out of a program."""
+    """Take what is copied between products and calls that become pipelines out of a program."""
     for operation in flow.operations:
         name = _call_of(nodes, operation, groups)
-        if name == "all_gather":
+        if name == "all_gather" and operation.is_by_rows:
             (value,) = operation.writes
             for reader in list(value.readers):
-                if _copies(nodes, reader):
+                if _copies(nodes, reader) and any(map(_multiplies, reader.writes[0].readers)):
                     _leave_out(reader)
         elif name == "reduce_scatter":
-            value = _scattered_by(operation)
-            if value.writer is not None and _copies(nodes, value.writer):
-                _leave_out(value.writer)
+            scattered = _scattered_by(operation)
+            copy = scattered.writer if scattered is not None else None
+            if copy is None or not _copies(nodes, copy):
+                continue
+            product = copy.reads[0].value.writer
+            if product is not None and _multiplies(product):
+                _leave_out(copy)
 
 
 def pipelines_of(
@@ -91,22 +92,23 @@ def pipelines_of(
         name = _call_of(nodes, operation, groups)
         if name == "all_gather" and operation.is_by_rows:
             (value,) = operation.writes
-            for kernel in _multiplied_first(value, _run_that_reads(value, run_of), nodes):
-                gathers[kernel] = operation.node
+            for product in _multiplied_first(value, _run_that_reads(value, run_of), nodes):
+                gathers[product] = operation.node
         elif name == "reduce_scatter":
-            value = _scattered_by(operation)
-            if value.readers == [operation] and value.writer in run_of:
-                run = run_of[value.writer]
-                (kernel,) = [one for one in run if value.writer in one.operations]
-                # a product of both kinds is a pipeline of the first one
-                if _is_by_rows(kernel, nodes) and kernel not in gathers:
-                    scatters[kernel] = operation.node
+            scattered = _scattered_kernel(operation, run_of)
+            # a product of both kinds is a pipeline of the first one
+            if scattered is None or not _is_by_rows(scattered, nodes) or scattered in gathers:
+                continue
+            scatters[scattered] = operation.node
     return Pipelines(gathers, scatters)
 
 
 def _call_of(nodes: Sequence[Node], operation: Operation, groups: Collection[str]) -> str:
-    """The name of the call that an operation is, if it is one of these groups; "" if not."""
-    if operation.node == HELD:
+    """The name of the call that an operation is, if it is one of these groups; "" if not.
+
+    One that gathers or scatters several tensors at once is none of those that become pipelines.
+    """
+    if operation.node == HELD or len(operation.writes) != 1:
         return ""
     node = nodes[operation.node]
     if not isinstance(node, Call) or node.stream not in groups or len(node.members) == 1:
@@ -114,10 +116,15 @@ def _call_of(nodes: Sequence[Node], operation: Operation, groups: Collection[str
     return node.name
 
 
-def _scattered_by(operation: Operation) -> Value:
+def _scattered_by(operation: Operation) -> Value | None:
     """What a reduce-scatter takes; it is noted to read the tensor that it writes as well."""
     written = {value.storage for value in operation.writes}
-    return next(read.value for read in operation.reads if read.value.storage not in written)
+    return next((one.value for one in operation.reads if one.value.storage not in written), None)
+
+
+def _multiplies(operation: Operation) -> bool:
+    """Whether an operator is a product of rows that lie one after another."""
+    return operation.role == OPAQUE and operation.is_compiled and operation.is_by_rows
 
 
 def _copies(nodes: Sequence[Node], operation: Operation) -> bool:
@@ -154,6 +161,19 @@ def _run_that_reads(
         if reader in run_of:
             return run_of[reader]
     return []
+
+
+def _scattered_kernel(
+    operation: Operation, run_of: Mapping[Operation, list[FusedKernel]]
+) -> FusedKernel | None:
+    """The kernel whose result a reduce-scatter takes, if nothing else reads it."""
+    value = _scattered_by(operation)
+    if value is None or value.writer is None or value.readers != [operation]:
+        return None
+    for kernel in run_of.get(value.writer, []):
+        if value.writer in kernel.operations:
+            return kernel
+    return None
 
 
 def _multiplied_first(
@@ -201,97 +221,3 @@ def _is_by_rows(kernel: FusedKernel, nodes: Sequence[Node]) -> bool:
         and isinstance(node, Kernel)
         and node.kind == PRODUCT
     )
-
-
-# --- what a pipeline does ---
-
-
-def gathered(
-    first: int, after: tuple[int, ...], call: Call, products: Sequence[tuple[Kernel, int]]
-) -> list[Node]:
-    """The nodes that gather a tensor and multiply its parts.
-
-    Parts are fetched and multiplied on two streams in turn, so that a part is fetched when the
-    last but one before it has been multiplied. The last node ends last.
-
-    Args:
-        first: the index of the first of these nodes.
-        after: indices of the nodes that all of it waits for.
-        call: the all-gather.
-        products: that multiply, each with the bytes that it reads and writes for the whole tensor;
-            the rest of its bytes it reads for each part.
-    """
-    parts = len(call.members)
-    (size,) = call.sent
-    made: list[Node] = [_moved(after, "copy", 2 * size, call)]  # into symmetric memory
-    copied = multiplied = first
-    last_but_one = first
-    for part in range(parts):
-        ends: Ends = (multiplied,)
-        if part > 0:
-            made.append(_fetched(tuple(sorted({copied, last_but_one})), call, size))
-            copied = first + len(made) - 1
-            ends = (multiplied, copied)
-        last_but_one = multiplied
-        for product, by_rows in products:
-            made.append(_part_of(product, parts, by_rows, ends))
-            multiplied = first + len(made) - 1
-            ends = (multiplied,)
-    return made
-
-
-def scattered(
-    first: int, after: tuple[int, ...], call: Call, product: Kernel, by_rows: int
-) -> list[Node]:
-    """The nodes that multiply and have the parts of the result added up on their ranks.
-
-    Args:
-        first, after: as of `gathered`.
-        call: the reduce-scatter.
-        product: whose result it scatters.
-        by_rows: bytes that it reads and writes for the whole result.
-    """
-    parts = len(call.members)
-    (size,) = call.sent
-    made: list[Node] = []
-    multiplied: Ends = after
-    copied: Ends = after
-    before: Ends = after
-    for part in range(parts):
-        made.append(_part_of(product, parts, by_rows, tuple(sorted({*multiplied, *before}))))
-        multiplied = _last(first, made)
-        if part < parts - 1:  # the last one is this rank's own
-            before = copied
-            made.append(_fetched(tuple(sorted({*multiplied, *copied})), call, size))
-            copied = _last(first, made)
-    made.append(_moved((*multiplied, *copied), "sum", (parts + 1) * size, call))
-    return made
-
-
-def _last(first: int, made: Sequence[Node]) -> tuple[int, ...]:
-    """The index of the last of these nodes, as what others wait for."""
-    return (first + len(made) - 1,)
-
-
-def _part_of(product: Kernel, parts: int, by_rows: int, after: tuple[int, ...]) -> Kernel:
-    """A product of some of the rows."""
-    batch, m, n, k = product.shape
-    always = max(0, product.num_bytes - by_rows)
-    return replace(
-        product,
-        after=after,
-        flops=product.flops // parts,
-        num_bytes=always + by_rows // parts,
-        shape=(batch, -(-m // parts), n, k),
-        host=COMPILED,
-    )
-
-
-def _fetched(after: tuple[int, ...], call: Call, size: int) -> Call:
-    """A part that is fetched from another rank."""
-    return replace(call, after=after, name=FETCH, sent=(size,), host=COMPILED)
-
-
-def _moved(after: tuple[int, ...], name: str, num_bytes: int, call: Call) -> Kernel:
-    """A kernel beside the products."""
-    return Kernel(after, name, 0, num_bytes, kind=BYTES, line=call.line, host=COMPILED)

@@ -3,7 +3,7 @@
 import pytest
 
 from distlab import Device, Network
-from distlab_predict import micro_pipelines
+from distlab_predict import micro_pipelined
 from distlab_predict.costs import Costs
 from distlab_predict.nodes import FETCH, PRODUCT, Call, Kernel, Recording
 from distlab_predict.timeline import timeline_of
@@ -38,7 +38,7 @@ def kinds(nodes):
 
 
 def test_parts_are_fetched_while_others_are_multiplied():
-    nodes = micro_pipelines.gathered(0, (), call("all_gather"), [(product(), BY_ROWS)])
+    nodes = micro_pipelined.gathered(0, (), call("all_gather"), [(product(), BY_ROWS)])
     assert kinds(nodes)[:4] == ["copy", "mm", FETCH, "mm"]
     assert kinds(nodes).count(FETCH) == PARTS - 1
     products = [node for node in nodes if node.name == "mm"]
@@ -52,7 +52,7 @@ def test_parts_are_fetched_while_others_are_multiplied():
 def test_a_gather_in_parts_takes_about_as_long_as_its_longer_half():
     plain = [call("all_gather"), Kernel((0,), *vars_of(product()))]
     apart = [seconds(plain[:1]), seconds([product()])]
-    pipelined = micro_pipelines.gathered(0, (), call("all_gather"), [(product(), BY_ROWS)])
+    pipelined = micro_pipelined.gathered(0, (), call("all_gather"), [(product(), BY_ROWS)])
     assert seconds(plain) == pytest.approx(sum(apart))
     assert max(apart) < seconds(pipelined) < 0.9 * sum(apart)
 
@@ -65,7 +65,7 @@ def vars_of(kernel):
 
 def test_several_products_of_a_part_follow_its_fetch():
     products = [(product(), BY_ROWS)] * 3
-    nodes = micro_pipelines.gathered(5, (4,), call("all_gather"), products)
+    nodes = micro_pipelined.gathered(5, (4,), call("all_gather"), products)
     assert kinds(nodes)[:9] == ["copy", "mm", "mm", "mm", FETCH, "mm", "mm", "mm", FETCH]
     assert nodes[0].after == (4,)
     second_fetch = nodes[8]
@@ -74,7 +74,7 @@ def test_several_products_of_a_part_follow_its_fetch():
 
 
 def test_parts_of_a_result_are_fetched_while_others_are_multiplied():
-    nodes = micro_pipelines.scattered(0, (), call("reduce_scatter"), product(), BY_ROWS)
+    nodes = micro_pipelined.scattered(0, (), call("reduce_scatter"), product(), BY_ROWS)
     assert kinds(nodes)[:3] == ["mm", FETCH, "mm"]
     assert kinds(nodes)[-2:] == ["mm", "sum"]
     assert nodes[-1].num_bytes == (PARTS + 1) * SHARD
