@@ -145,9 +145,18 @@ def _is_last_of_ddp(stage: Any, chunk: int) -> bool:
     return is_last and isinstance(stage.submod, DistributedDataParallel)
 
 
+def can_repeat() -> bool:
+    """Whether torch's stages are those of 2.13, whose passes can be repeated.
+
+    torch 2.15 keeps what a forward pass leaves elsewhere, and lets it go earlier.
+    """
+    attributes = pipeline_stage._PipelineStageBase.__init__.__code__.co_names
+    return hasattr(pipeline_stage, "InferenceMode") and "fwd_cache" in attributes
+
+
 def install(repeats: Repeats) -> None:
     """Have the stages of a pipeline ask here whether a pass must run."""
-    if not hasattr(pipeline_stage, "InferenceMode"):  # before torch 2.13
+    if not can_repeat():
         return
     passes = Passes(repeats)
     stage = pipeline_stage._PipelineStageBase

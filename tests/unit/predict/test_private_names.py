@@ -86,7 +86,6 @@ SET = [
     (f"{PIPELINE}.stage.PipelineStage", "_user_meta"),
     (f"{PIPELINE}.stage.PipelineStage", "args_recv_info"),
     (f"{PIPELINE}.stage.PipelineStage", "bwd_cache"),
-    (f"{PIPELINE}.stage.PipelineStage", "fwd_cache"),
     (f"{PIPELINE}.stage.PipelineStage", "grad_recv_info"),
     (f"{PIPELINE}.stage.PipelineStage", "output_chunks"),
     (f"{PIPELINE}.schedules._PipelineSchedule", "_internal_losses"),
