@@ -203,10 +203,11 @@ class Recorder(TorchDispatchMode):
         These are the operators of torch.distributed._functional_collectives.
         """
         given = fake.tensors_in(arguments)
-        if name == "wait_tensor":
-            awaited = self._works.pop(private.key_of(given[0].untyped_storage()), None)
-            if awaited is not None:
-                awaited.wait()
+        if name in torch_quick.WAITS:
+            for tensor in given:
+                awaited = self._works.pop(private.key_of(tensor.untyped_storage()), None)
+                if awaited is not None:
+                    awaited.wait()
             return
         methods = private.FUNCTIONAL_METHODS | dict.fromkeys(SHUFFLING, "alltoall_base")
         kind = name.removesuffix("_").removesuffix("_out")

@@ -33,8 +33,8 @@ WITHOUT_VALUES = {"_grouped_mm", "_scaled_grouped_mm"}
 # most kinds of arguments that are no tensors
 SINGLE = {bool, int, float, str, type(None), torch.device, torch.dtype, torch.layout}
 
-# the operator that waits for a functional collective, and returns what it was given
-WAITING = torch.ops._c10d_functional.wait_tensor.default
+# operators that wait for a functional collective, and return what they were given
+WAITS = {"wait_tensor", "wait_tensors"}
 
 Key = tuple[Any, ...]  # of an operator and its arguments
 Made = Callable[[list[Tensor]], Any]  # makes the result of an operator from its tensors
@@ -134,7 +134,7 @@ class QuickMode(FakeTensorMode):
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator, with values where they need no data."""
-        if func is WAITING:  # torch's own gives the tensor another storage
+        if operator_name(func) in WAITS:  # torch's own give the tensors other storages
             return args[0]
         kwargs = kwargs or {}
         run = partial(super().dispatch, func, types, args, kwargs)
