@@ -18,14 +18,13 @@ from torch import Tensor
 
 from distlab_predict import inductor, torch_groups
 from distlab_predict import torch_fake as fake
-from distlab_predict.dataflow import FUSED, OPAQUE, Access, Dataflow, Operation
+from distlab_predict.dataflow import FUSED, HELD, OPAQUE, Access, Dataflow, Operation
 from distlab_predict.fused import Fused, fused
 from distlab_predict.memory import Journal
 from distlab_predict.nodes import Stream, Wait
 from distlab_predict.streams import NodeLog
 from distlab_predict.torch_lines import number_in_backward, number_in_forward
 
-HELD = -1  # the index of no node, for what the program itself reads
 NO_OTHER = -1  # the number of a call that is none of the others
 # FSDP2's operators, which it calls between those of a model
 OF_FSDP = {"all_gather_copy_in", "chunk_cat", "split_with_sizes_copy"}

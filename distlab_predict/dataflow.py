@@ -18,6 +18,7 @@ FUSED = (
     "fused"  # a part of a kernel: each of its results, or each row of them, from its own numbers
 )
 COLUMNS = "columns"  # it adds up over rows: a kernel of its own, which computes what it reads
+HELD = -1  # the index of no node, for what the program itself reads
 OPAQUE = "opaque"  # a kernel as it is: a product of matrices, attention, or not compiled at all
 
 

@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distlab_predict.dataflow import FUSED, OPAQUE, Dataflow, Operation, Read, Value
+from distlab_predict.dataflow import FUSED, HELD, OPAQUE, Dataflow, Operation, Read, Value
 from distlab_predict.fusion import FusedKernel
 from distlab_predict.nodes import PRODUCT, Call, Kernel, Node
-
-HELD = -1  # the index of no node, see compiled.py
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from distlab_predict import compiled, streams
-from distlab_predict.dataflow import Access
+from distlab_predict.dataflow import HELD, Access
 from distlab_predict.nodes import Node
 from distlab_predict.peaks import Change
 from distlab_predict.repeats_noted import Call, Noted, Place
@@ -96,7 +96,7 @@ class _Shift:
 
     def call(self, call: Call) -> Call:
         node, role, unit, flags, reads, writes, repeated, storages = call
-        if node != compiled.HELD:
+        if node != HELD:
             node += self._nodes
         if repeated is not None:
             repeated = self.operation(repeated)
