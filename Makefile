@@ -53,7 +53,7 @@ setup:
 	 [ -x $(ENV_PYTHON) ] && grep -qsxF "$(CURDIR)" $(STAMP) || rm -f $(STAMP)
 	@$(MAKE) -s $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt tools/quick_torch.py
 	@$(ENV_PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	  "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "distlab: Python must be 3.10 or newer, got $$("$(PYTHON)" -V 2>&1); name one that is here: make lab PYTHON=python3.12" >&2; \
@@ -71,6 +71,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@mkdir -p $(VENV)/share/jupyter/lab/settings  # JupyterLab's place for defaults: no news, no look for updates
 	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \
 	  > $(VENV)/share/jupyter/lab/settings/overrides.json
+	@packages="$$($(ENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	 cp tools/quick_torch.py "$$packages" && echo "import quick_torch" > "$$packages/quick_torch.pth"
 	@echo "$(CURDIR)" > $(STAMP)
 
 lab: setup
