@@ -18,6 +18,7 @@ from torch.distributed.tensor import (
     parallel,
 )
 
+from distlab_course.dispatching import Dispatch, to_experts, to_ranks
 from distlab_course.experts import Mixture, RoutedExperts
 from distlab_course.float8 import Float8Linear
 from distlab_course.float8_gathered import GatherInFloat8, RowwiseInFloat8
@@ -145,7 +146,7 @@ def split_experts(
             f"Call train(..., expert={number})."
         )
     if mesh["expert"].size() > 1:
-        experts.group = mesh.get_group("expert")
+        experts.dispatch = to_experts(mesh.get_group("expert"))
         for name, parameter in list(experts.named_parameters()):
             part = distribute_tensor(parameter, mesh["expert"], [Shard(0)], src_data_rank=None)
             experts.register_parameter(name, nn.Parameter(part))
@@ -158,6 +159,25 @@ def split_experts(
         reshard_after_forward=reshard,
         shard_placement_fn=lambda _: Shard(dimension),
     )
+
+
+def dispatch_of(dispatch: str, experts: DeviceMesh, host: int) -> Dispatch:
+    """How tokens reach the ranks that share experts.
+
+    Args:
+        dispatch: as of `pretraining.train`, as is `host`.
+        experts: the mesh of mesh_of_experts.
+    """
+    group = experts.get_group("expert")
+    pipeline, copies, expert = experts.shape
+    if dispatch == "experts":
+        return to_experts(group)
+    if dispatch == "ranks" or expert <= host:
+        return to_ranks([group])
+    shape = (pipeline, copies, expert // host, host)
+    names = ("pipeline", "copies", "hosts", "in_host")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    return to_ranks([mesh.get_group("hosts"), mesh.get_group("in_host")])
 
 
 def sum_gradients(model: nn.Module) -> None:

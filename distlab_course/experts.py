@@ -1,7 +1,8 @@
 """A mixture of experts: a router, its experts on the ranks of a group, and what all tokens share.
 
-Called by llama.py; it runs on the ranks, or in predict's process. Lab 53 writes it step by step for
-one expert on each rank. The router is that of "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
+Called by llama.py; it runs on the ranks, or in predict's process. dispatching.py has how tokens
+reach experts on other ranks. Lab 53 writes it step by step for one expert on each rank. The router
+is that of "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,11 +11,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_to_all_single
 from torch.distributed.tensor import DTensor
 
+from distlab_course.dispatching import Dispatch, Trip, to_experts
 from distlab_course.layers import FeedForward
-from distlab_course.permuted import added_up, places_of, spread
 from distlab_course.sizes import Experts, Size
 
 BALANCE_SPEED = 0.001  # by which a bias moves after a step, as in DeepSeek-V3
@@ -107,50 +107,32 @@ class RoutedExperts(nn.Module):
         w13: of each expert the matrix of its gate, and below it that of what the gate lets through.
             Both multiply the same rows, which one product reads once.
         w2: the matrix from there back.
-        group: of the ranks that share them, each with its own; None if this process has all.
+        dispatch: how tokens reach the ranks that share the experts; unless somebody says it, this
+            process has all.
         multiply: the product of each expert's rows and its matrix.
     """
-
-    group: dist.ProcessGroup | None = None
 
     def __init__(self, width: int, experts: Experts):
         super().__init__()
         self.w13 = nn.Parameter(torch.empty(experts.number, 2 * experts.hidden, width))
         self.w2 = nn.Parameter(torch.empty(experts.number, width, experts.hidden))
+        self.dispatch: Dispatch = to_experts()
         self.multiply: Multiply = grouped
 
-    def forward(self, rows: Tensor, shares: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, shares: Tensor, trip: Trip) -> Tensor:
         """What the experts make of rows.
 
         Args:
-            rows: for each expert in turn, those of its tokens; shape (row, width).
-            shares: by which the result of each row is multiplied; shape (row).
-            counts: how many rows each of all experts has.
+            rows, shares: what leaves this rank, which FSDP wants to see among the arguments.
+            trip: to the experts.
 
         Returns:
-            the results, in the order of the rows.
+            the results that come back.
         """
-        if self.group is None:
-            return self._computed(rows, shares, counts)
-        arrived = counts.new_empty(len(counts))
-        dist.all_to_all_single(arrived, counts, group=self.group)
-        by_rank = torch.stack([counts, arrived]).unflatten(1, (self.group.size(), -1))
-        went, came = by_rank.sum(2).tolist()
-        here = all_to_all_single(rows, came, went, self.group)
-        shares_here = all_to_all_single(shares, came, went, self.group)
-        # They are in the order of their ranks, and of each rank's in the order of experts.
-        own = by_rank[1]
-        experts = torch.arange(own.numel()) % own.shape[1]
-        expert_of_row = experts.repeat_interleave(own.flatten(), output_size=len(here))
-        order = expert_of_row.argsort(stable=True)
-        places = places_of(order)
-        results = self._computed(
-            spread(here, order, places), spread(shares_here, order, places), own.sum(0)
-        )
-        return all_to_all_single(spread(results, places, order), went, came, self.group)
+        return trip.back(self._computed(*trip.there(rows, shares)))
 
     def _computed(self, rows: Tensor, shares: Tensor, counts: Tensor) -> Tensor:
-        """The same of the experts that this rank has: grouped products, one for all experts.
+        """The results of the experts that this rank has: grouped products, one for all experts.
 
         What is between the halves is multiplied by the shares, as it is narrower than the results.
         """
@@ -176,16 +158,11 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shares, chosen, counts = self.router(x)
-        tokens = local(x).flatten(0, 1)
-        # a token has as many rows as experts; they are in the order of the experts
-        order = chosen.flatten().argsort(stable=True)
-        places = places_of(order)
-        rows = spread(tokens, order, places)
-        of_rows = spread(shares.flatten().type_as(rows), order, places)
-        results = self.experts(rows, of_rows, counts)
+        trip = self.experts.dispatch(local(x).flatten(0, 1), shares, chosen, counts)
+        results = self.experts(trip.rows, trip.shares, trip)
         # while they travel back, the device computes this
         shared = None if self.shared is None else self.shared(x)
-        routed = added_up(results, order, places, len(tokens)).view_as(local(x))
+        routed = trip.home(results).view_as(local(x))
         return routed if shared is None else routed + shared
 
 

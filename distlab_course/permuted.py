@@ -8,11 +8,18 @@ kernels for mixtures of experts do (moe_permute_fusion in github.com/NVIDIA/Mega
     places = places_of(order)
     rows = spread(tokens, order, places)      # a token as often as it has experts
     tokens = added_up(rows, order, places)    # the sum of its rows
+
+Where tokens have different numbers of rows, `Copies` says whose each row is:
+
+    rows = copied(tokens, copies)
+    tokens = summed(rows, copies)
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -89,6 +96,90 @@ class _AddedUp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         order, _ = ctx.saved_tensors
         return _rows(gradients[0], order), None, None, None
+
+
+# --- tokens with different numbers of rows ---
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Rows that are copies of tokens.
+
+    Attributes:
+        tokens: the token of each row, int64 of shape (row).
+        order: the rows of the first token, then those of the second one; likewise.
+        starts: where those of each token begin in `order`, int64 of shape (token).
+    """
+
+    tokens: Tensor
+    order: Tensor
+    starts: Tensor
+
+
+def copied(tokens: Tensor, copies: Copies) -> Tensor:
+    """Each row as its token.
+
+    Runs on: anywhere.
+
+    Args:
+        tokens: shape (token, number).
+
+    Returns:
+        shape (row, number).
+    """
+    rows: Tensor = _Copied.apply(tokens, copies.tokens, copies.order, copies.starts)
+    return rows
+
+
+def summed(rows: Tensor, copies: Copies) -> Tensor:
+    """The sum of each token's rows, 0 for one without.
+
+    Runs on: anywhere.
+
+    Args:
+        rows: shape (row, number).
+
+    Returns:
+        shape (token, number).
+    """
+    sums: Tensor = _Summed.apply(rows, copies.tokens, copies.order, copies.starts)
+    return sums
+
+
+class _Copied(torch.autograd.Function):
+    """Reads a token for each of its rows; the gradient is a sum of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, of_rows: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(order, starts)
+        return tokens[of_rows]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        order, starts = ctx.saved_tensors
+        return _bags(gradients[0], order, starts), None, None, None
+
+
+class _Summed(torch.autograd.Function):
+    """Reads the rows of a token; the gradient is that of the token, for each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, of_rows: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(of_rows)
+        return _bags(rows, order, starts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (of_rows,) = ctx.saved_tensors
+        return gradients[0][of_rows], None, None, None
+
+
+def _bags(rows: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+    """Sums of rows, as of the words of a text that lies in a bag: one kernel reads and adds."""
+    return F.embedding_bag(order, rows, starts, mode="sum")
+
+
+# --- without gradients ---
 
 
 def _rows(tokens: Tensor, order: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
@@ -22,19 +21,19 @@ from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
 
 from distlab_course.dividing import (
-    by_mesh,
+    dispatch_of,
     mesh_of_experts,
     split,
     split_experts,
     sum_gradients,
-    total_norm,
 )
 from distlab_course.experts import Mixture, balance, routers
 from distlab_course.float8 import in_float8
 from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
 from distlab_course.micro_pipelined import pipeline_products
-from distlab_course.pretraining_arguments import check
+from distlab_course.optimizing import clip, give_states, optimizer_of
+from distlab_course.pretraining_arguments import check, check_dispatch
 from distlab_course.recomputing import recomputed
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
@@ -65,6 +64,8 @@ def train(
     pipeline: int = 1,
     context: int = 1,
     expert: int = 1,
+    dispatch: str = "experts",
+    host: int = 8,
     stages: int = 1,
     microbatches: int | None = None,
     batch: int = 2,
@@ -91,6 +92,11 @@ def train(
         expert: how many ranks share the experts of a layer, if `size` has experts; they are those
             of the dimensions of data and tensor parallelism. Where more ranks have the same
             experts, FSDP shards these over them.
+        dispatch: where a token is sent, with `expert` ranks: to each of its "experts", as many rows
+            as it has; once to each of the "ranks" that have any of them; or once to each of the
+            "hosts", whose ranks send it on among themselves. Results come back likewise, and the
+            last two add them up on the way.
+        host: how many ranks are in a host, for these hosts.
         stages: on each rank of a pipeline; more than one are interleaved.
         microbatches: into which the batch is cut; None for as many as a pipeline is long. Without a
             pipeline, the passes of one after another add up their gradients.
@@ -118,6 +124,7 @@ def train(
     """
     count = microbatches or pipeline
     check(recompute, float8, compiles and tensor > 1, size, expert, pipeline, stages, batch, count)
+    check_dispatch(dispatch, expert, host)
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     if async_tensor and torch.cuda.is_available():
@@ -125,11 +132,15 @@ def train(
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)
     first_stage = mesh.get_local_rank("pipeline")
     num_stages = pipeline * stages
+    send = None if experts is None or expert == 1 else dispatch_of(dispatch, experts, host)
     reshard = num_stages == 1 if reshard is None else reshard
     recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8)
     models = []
     for stage in range(first_stage, num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
+        if send is not None:
+            for mixture in model.mixtures():
+                mixture.experts.dispatch = send
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
@@ -171,25 +182,6 @@ def batch_of(size: Size, own: int, batch: int, length: int) -> tuple[Tensor, Ten
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def optimizer_of(model: Llama) -> torch.optim.AdamW:
-    """AdamW, with a group of parameters for each mesh that they are on."""
-    groups = [{"params": some} for some in by_mesh(list(model.parameters()))]
-    return torch.optim.AdamW(groups, lr=1e-4)
-
-
-def give_states(optimizer: torch.optim.AdamW) -> None:
-    """Have the optimizer make its states, in a step that changes no parameter."""
-    for group in optimizer.param_groups:
-        rate = group["lr"]
-        group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.zero_grad()
-
-
 def step(
     models: list[Llama],
     optimizers: list[torch.optim.AdamW],
@@ -210,23 +202,6 @@ def step(
     balance(routers(models), [mesh.get_group(name) for name in ("data", "tensor")])
     for optimizer in optimizers:
         optimizer.step()
-
-
-def clip(models: list[Llama], mesh: DeviceMesh, most: float) -> Tensor:
-    """Scale the gradients of all stages so that their norm together is at most this.
-
-    Returns:
-        the norm before, on every rank.
-    """
-    groups = by_mesh([parameter for model in models for parameter in model.parameters()])
-    norm = total_norm(groups)  # of this rank's stages, over their other dimensions
-    if mesh["pipeline"].size() > 1:
-        squared = norm.square()
-        dist.all_reduce(squared, group=mesh.get_group("pipeline"))
-        norm = squared.sqrt()
-    for group in groups:
-        nn.utils.clip_grads_with_norm_(group, most, norm)
-    return norm
 
 
 def shared(

@@ -7,6 +7,7 @@ from distlab_course.recomputing import RECOMPUTE
 from distlab_course.sizes import Size
 
 FLOAT8 = ("no", "yes", "gathered")
+DISPATCH = ("experts", "ranks", "hosts")
 
 
 def check(
@@ -49,4 +50,23 @@ def check(
         raise ValueError(
             f"microbatches must divide the batch of {batch}, got {microbatches!r}. "
             f"Call train(..., microbatches={microbatches}, batch={more})."
+        )
+
+
+def check_dispatch(dispatch: str, expert: int, host: int) -> None:
+    """Refuse ways of tokens that cannot be.
+
+    Args:
+        expert: how many ranks share experts.
+        host: how many ranks are in a host.
+
+    Raises:
+        ValueError: which argument it is, and what to call instead.
+    """
+    if dispatch not in DISPATCH:
+        raise ValueError(f"dispatch must be one of {DISPATCH}, got {dispatch!r}.")
+    if dispatch == "hosts" and (host < 1 or (expert % host and host % expert)):
+        raise ValueError(
+            f"host must divide the {expert} ranks that share experts, or be a multiple of them, "
+            f"got {host!r}. Call train(..., dispatch='ranks')."
         )

@@ -16,30 +16,57 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from distlab_predict.drawn import Drawn
+
 # values of a larger tensor, such as the expert of each row, are forgotten: nothing depends on them
 MOST_ASSUMED = 1 << 12
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mark of whole numbers below this one, each of which is there equally often."""
+    """A mark of whole numbers below this one, each of which is there equally often.
+
+    Attributes:
+        drawn: how those of a row, along the last dimension, were drawn.
+    """
 
     options: int
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A mark of numbers of which this share are 1 and all others 0, evenly spread."""
+    """A mark of numbers of which this share are 1 and all others 0, evenly spread.
+
+    Attributes:
+        drawn: what the ones of a row are, along the last dimension or the last two; None if the
+            ones are just as likely everywhere.
+    """
 
     share: float
+    drawn: Drawn | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A mark of scores, the highest of which are in so many of so many groups."""
+
+    groups: int
+    groups_chosen: int
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A mark of values that are known because loads are assumed."""
+    """A mark of values that are known because loads are assumed.
+
+    Attributes:
+        skewed: whether they have arrived from other ranks, and so have the skew already.
+    """
+
+    skewed: bool = False
 
 
-Mark = Choice | Mask | Counts
+Mark = Choice | Mask | Scores | Counts
 
 
 class Routing:
@@ -48,21 +75,26 @@ class Routing:
     Attributes:
         skew: how many times as many tokens as the mean the experts of this rank get.
         used: whether a program counted the tokens of experts.
+        drawn: of which parts of the experts a program counted the tokens that reach them, and how
+            these were drawn; a dict, which keeps the order.
     """
 
     def __init__(self, skew: float = 1.0):
         self.skew = skew
         self.used = False
+        self.drawn: dict[Drawn, None] = {}
 
     def in_words(self) -> tuple[str, ...]:
         """What a prediction says of it: nothing if no program asked."""
         if not self.used:
             return ()
+        reached = tuple(drawn.in_words() for drawn in self.drawn)
         if self.skew == 1.0:
-            return ("routing: balanced, assumed",)
+            return ("routing: balanced, assumed", *reached)
         return (
             f"routing: the experts of a predicted rank get {self.skew:g} times as many tokens as "
             "the mean, assumed",
+            *reached,
         )
 
 
@@ -106,9 +138,11 @@ def _receive(name: str, written: Any, sent: Any, rank: int, size: int) -> None:
 
 def _of_this_rank(sent: Any, rank: int, size: int) -> Tensor | None:
     """The counts of this rank's experts on any rank, if those of all experts are assumed."""
-    if not isinstance(mark_of(sent), Counts) or sent.constant is None:
+    mark = mark_of(sent)
+    if not isinstance(mark, Counts) or sent.constant is None:
         return None
-    return _times(sent.constant.flatten().tensor_split(size)[rank], routing_of(sent).skew)
+    skew = 1.0 if mark.skewed else routing_of(sent).skew
+    return _times(sent.constant.flatten().tensor_split(size)[rank], skew)
 
 
 def _of_all_ranks(sent: Any, rank: int, size: int, length: int) -> Tensor | None:
@@ -132,7 +166,7 @@ def _write(tensor: FakeTensor, values: Tensor | None) -> None:
         return
     tensor.constant = values.to(tensor.dtype).view(tensor.shape).clone()
     tensor.fake_mode.fake_tensor_converter.add_constant_storage_mapping(tensor)
-    put_mark(tensor, Counts())
+    put_mark(tensor, Counts(skewed=True))
 
 
 # --- tensors ---

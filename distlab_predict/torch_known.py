@@ -99,7 +99,7 @@ def with_values(
     made = torch_routing.decides(mode, operator, args, kwargs)
     if made is None:
         made = _computed(mode, operator, args, kwargs, given, run)
-    torch_routing.follow(operator, args, given, made)
+    torch_routing.follow(operator, args, kwargs, given, made)
     return made
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from distlab_predict.routed_parts import OF_PARTS, choice_of, scattered
 from distlab_predict.routing import (
     MOST_ASSUMED,
     Choice,
@@ -182,10 +183,11 @@ DECIDED: dict[str, Callable[[FakeTensorMode, Any, Any], FakeTensor | None]] = {
 }
 
 
-def follow(operator: Any, args: Any, given: Sequence[FakeTensor], made: Any) -> None:
+def follow(operator: Any, args: Any, kwargs: Any, given: Sequence[FakeTensor], made: Any) -> None:
     """Mark what an operator has made of marked tensors, and what it has chosen.
 
     Args:
+        args, kwargs: what it was called with.
         given: the fake tensors among its arguments.
         made: its result.
     """
@@ -196,10 +198,13 @@ def follow(operator: Any, args: Any, given: Sequence[FakeTensor], made: Any) -> 
     marks = [mark for mark in map(mark_of, given) if mark is not None]
     if not marks:
         return
-    if any(isinstance(mark, Counts) for mark in marks):
-        _mark_counts(made)
+    counts = [mark for mark in marks if isinstance(mark, Counts)]
+    if counts:
+        _mark_counts(made, any(mark.skewed for mark in counts))
     elif name.startswith("scatter") or name in ("eq", "ne"):
         _mark_mask(name, args, made)
+    elif name in OF_PARTS:
+        put_mark(made, OF_PARTS[name](args, kwargs))
     elif name in KEEPING and mark_of(_first(args)) is not None:
         for tensor in tensors_in(made):
             put_mark(tensor, mark_of(_first(args)))
@@ -218,10 +223,11 @@ def _mark_chosen(name: str, args: Any, made: Any) -> None:
         dim = args[1]
     for tensor in places:
         if given.dim() and not tensor.is_floating_point():
-            put_mark(tensor, Choice(given.shape[dim]))
+            is_of_rows = dim % given.dim() == given.dim() - 1 and name != "multinomial"
+            put_mark(tensor, choice_of(given, tensor) if is_of_rows else Choice(given.shape[dim]))
 
 
-def _mark_counts(made: Any) -> None:
+def _mark_counts(made: Any, skewed: bool) -> None:
     """Mark what has values because other values were assumed, and let large ones go."""
     for tensor in tensors_in(made):
         if tensor.constant is None:
@@ -229,7 +235,7 @@ def _mark_counts(made: Any) -> None:
         if tensor.numel() > MOST_ASSUMED:
             tensor.constant = None
         else:
-            put_mark(tensor, Counts())
+            put_mark(tensor, Counts(skewed))
 
 
 def _mark_mask(name: str, args: Any, made: Any) -> None:
@@ -244,10 +250,7 @@ def _mark_mask(name: str, args: Any, made: Any) -> None:
             share = 1 / choice.options
             put_mark(made, Mask(share if name == "eq" else 1 - share))
         return
-    index, value = args[2], args[3]
-    is_one = not isinstance(value, Tensor) and value == 1
-    if isinstance(mark_of(index), Choice) and is_one:
-        put_mark(made, Mask(index.numel() / max(1, made.numel())))
+    put_mark(made, scattered(args, made))
 
 
 def _is_one_of_each(other: Any) -> bool:

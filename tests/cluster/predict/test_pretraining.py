@@ -6,6 +6,7 @@ But for one with a context, as torch's attention of a CPU cannot be shared.
 import dataclasses
 import functools
 import inspect
+import math
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ import distlab
 from distlab_course import pretraining
 from distlab_course.pretraining import train
 from distlab_course.sizes import Experts, Size
+from distlab_predict.drawn import Drawn
 
 NETWORK, FREE = distlab.Network("5 us", "1 GB/s"), distlab.Device("1000000 PFLOP/s")
 CLUSTER = {"n": 4, "timeout": 60, "network": NETWORK}
@@ -107,6 +109,75 @@ def test_experts_of_a_layer_meet_their_tokens_by_four_all_to_alls():
     assert calls.count((shares,) * 4) == 2 * 8
     assert calls.count((tokens,) * 4) == 4 * 8
     assert len(calls) == 7 * 8
+
+
+def all_to_alls(**options):
+    """How often a predicted step sends so many bytes, by the ranks that exchange them."""
+    mixture = dataclasses.replace(SIZE, layers=1, experts=Experts(16, 4, 48))
+    program = functools.partial(SMALL, size=mixture, expert=4, recompute="none", **options)
+    recording = distlab.predict(program, 4, NETWORK, FREE).recordings[0]
+    calls = Counter(
+        (node.members, node.sent)
+        for node in recording.nodes[slice(*recording.steps[-1])]
+        if getattr(node, "name", "") == "all_to_all"
+    )
+    return recording, calls
+
+
+REACHED = Drawn(16, 4, each=4)  # a token is on 2.9 of 4 ranks, and on 2.0 of 2 hosts
+OF_HOST = Drawn(16, 4, each=8)
+TOKENS, WIDTH, BYTES = 2 * 32, 64, 2
+
+
+def rows_to_first(drawn):
+    """Rows of a rank's tokens for the first rank or host, which has one more if they are uneven."""
+    return math.ceil(round(drawn.reached() * TOKENS * drawn.parts) / drawn.parts)
+
+
+def test_tokens_go_once_to_each_rank_and_results_come_back_once():
+    recording, calls = all_to_alls(dispatch="ranks")
+    rows = rows_to_first(REACHED)
+    counts, shares, tokens = (1 + 4) * 8, rows * 4 * BYTES, rows * WIDTH * BYTES
+    everyone = (0, 1, 2, 3)
+    assert calls == {
+        (everyone, (counts,) * 4): 1,
+        (everyone, (shares,) * 4): 2,
+        (everyone, (tokens,) * 4): 4,
+    }
+    assert any("in 2.91 of 4 equal parts" in words for words in recording.assumed)
+
+
+def test_tokens_go_once_to_each_host_which_forwards_them():
+    _, calls = all_to_alls(dispatch="hosts", host=2)
+    to_host = rows_to_first(OF_HOST)
+    to_rank = 2 * rows_to_first(REACHED)  # of two hosts
+    assert calls == {
+        ((0, 2), ((1 + 2 * (1 + 4)) * 8,) * 2): 1,
+        ((0, 1), ((1 + 4) * 8,) * 2): 1,
+        ((0, 2), (to_host * 8 * BYTES,) * 2): 2,
+        ((0, 1), (to_rank * 4 * BYTES,) * 2): 2,
+        ((0, 2), (to_host * WIDTH * BYTES,) * 2): 4,
+        ((0, 1), (to_rank * WIDTH * BYTES,) * 2): 4,
+    }
+
+
+@pytest.mark.parametrize("dispatch", ["experts", "ranks", "hosts"])
+def test_however_tokens_are_sent_experts_compute_the_same_rows(dispatch):
+    program = functools.partial(
+        SMALL,
+        size=dataclasses.replace(SIZE, layers=1, experts=Experts(16, 4, 48)),
+        expert=4,
+        dispatch=dispatch,
+        host=2,
+        recompute="none",
+        steps=1,
+        resumed=True,
+    )
+    for skew in (1.0, 1.5):
+        recording = distlab.predict(program, 4, NETWORK, FREE, skew=skew).recordings[0]
+        shapes = [node.shape for node in recording.nodes if getattr(node, "kind", "") == "grouped"]
+        assert shapes[0] == (4, round(TOKENS * 4 * skew), 2 * 48, WIDTH)
+        assert len(recording.waits) == 2  # for the counts of the router, and those of the way
 
 
 def test_experts_in_float8_are_predicted_as_groups_in_float8():

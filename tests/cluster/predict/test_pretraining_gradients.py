@@ -46,8 +46,16 @@ LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
         (LATENT, {"expert": 2, "tensor": 2}),
         (LATENT, {"expert": 2, "pipeline": 2}),
         (LONG_QUERIES, {"expert": 4, "tensor": 4}),
+        (MIXTURE, {"expert": 2, "dispatch": "ranks"}),
+        (MIXTURE, {"expert": 4, "tensor": 2, "dispatch": "hosts", "host": 2}),
+        (LATENT, {"expert": 4, "dispatch": "ranks", "recompute": "full"}),
+        (LATENT, {"expert": 4, "dispatch": "hosts", "host": 2, "microbatches": 2}),
     ],
-    ids=["dense"] * 4 + ["normed"] + ["mixture"] * 4 + ["latent"] * 3,
+    ids=["dense"] * 4
+    + ["normed"]
+    + ["mixture"] * 4
+    + ["latent"] * 3
+    + ["once a rank", "once a host"] * 2,
 )
 def test_a_step_on_a_mesh_has_the_clipped_gradients_of_one_process(cluster, size, options):
     data = 4 // options.get("tensor", 1) // options.get("pipeline", 1)

@@ -6,9 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from distlab_course.dispatching import for_each, table_of
 from distlab_course.experts import Mixture
-from distlab_course.permuted import added_up, places_of, spread
+from distlab_course.permuted import Copies, added_up, copied, places_of, spread, summed
 from distlab_course.sizes import Experts, Size
+from distlab_predict.drawn import Drawn
 
 WIDTH, TOKENS = 16, 12
 SIZE = Size(WIDTH, 1, 2, 32)
@@ -89,3 +91,46 @@ def test_no_gradient_of_rows_is_added_up_in_zeros():
         type(node).__name__ for node, _ in rows.grad_fn.next_functions if node is not None
     ]
     assert names == ["_SpreadBackward", "AccumulateGrad"]
+
+
+def test_copies_of_tokens_have_the_gradients_that_autograd_finds():
+    """Token 1 has no row, and token 2 has three."""
+    of_rows = torch.tensor([2, 0, 2, 3, 2])
+    copies = Copies(of_rows, of_rows.argsort(stable=True), torch.tensor([0, 1, 1, 4]))
+    torch.manual_seed(0)
+    tokens = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(copied(tokens, copies), tokens[of_rows])
+    assert torch.autograd.gradcheck(lambda values: copied(values, copies), tokens)
+    rows = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    sums = torch.zeros(4, 2, dtype=torch.float64).index_add(0, of_rows, rows)
+    torch.testing.assert_close(summed(rows, copies), sums)
+    assert torch.autograd.gradcheck(lambda values: summed(values, copies), rows)
+
+
+def test_a_row_is_copied_for_each_receiver_that_leads_to_any_of_its_experts():
+    """Two rows, and two receivers with two experts each."""
+    shares = torch.tensor([[0.3, -1, 0, -1], [-1, -1, 0.2, 0.6]])
+    copies, of_copies = for_each(shares, 2, 3)
+    assert copies.tokens.tolist() == [0, 0, 1]
+    assert of_copies.tolist() == [[pytest.approx(0.3), -1], [0, -1], pytest.approx([0.2, 0.6])]
+
+
+def test_a_table_has_the_rows_of_each_host_of_its_ranks_and_of_their_experts():
+    """Two hosts of two ranks with two experts each."""
+    chosen = torch.tensor([[0, 1, 2], [1, 4, 6], [5, 4, 0]])
+    counts = torch.bincount(chosen.flatten(), minlength=8)
+    assert table_of(chosen, counts, [2, 2]).tolist() == [
+        [3, 3, 2, 2, 1, 1, 0],
+        [2, 2, 2, 1, 1, 1, 0],
+    ]
+    assert table_of(chosen, counts, [4]).tolist() == [[3, 2, 2], [1, 1, 0], [2, 2, 1], [1, 1, 0]]
+
+
+def test_rows_of_random_tokens_are_as_many_as_predictions_say():
+    torch.manual_seed(0)
+    chosen = torch.rand(4096, 128).topk(8).indices
+    counts = torch.bincount(chosen.flatten(), minlength=128)
+    table = table_of(chosen, counts, [2, 8]).double()
+    hosts, ranks = table[:, 0], table[:, 1:].unflatten(1, (8, -1))[..., 0]
+    assert hosts.mean() / 4096 == pytest.approx(Drawn(128, 8, each=64).reached(), rel=0.01)
+    assert ranks.mean() / 4096 == pytest.approx(Drawn(128, 8, each=8).reached(), rel=0.01)

@@ -18,6 +18,8 @@ SIZE = Size(64, 8, 4, 128, 4, 256)
             {"batch": 8, "microbatches": 3},
             r"must divide the batch of 8, got 3\. Call train\(\.\.\., microbatches=3, batch=9\)",
         ),
+        ({"dispatch": "racks"}, r"dispatch must be one of .*, got 'racks'\."),
+        ({"dispatch": "hosts", "host": 0}, r"host must divide .*, got 0\. Call train\(.*'ranks'\)"),
         ({"expert": 2}, r"expert must be 1 for a size without experts, got 2\."),
         (
             {"compiles": True, "tensor": 2, "float8": "yes", "recompute": "none"},

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from distlab_course.experts import Router
+from distlab_course.sizes import SIZES, Experts
 from distlab_predict import torch_known, torch_quick
-from distlab_predict.routing import Routing
+from distlab_predict.drawn import Drawn
+from distlab_predict.routing import Choice, Routing, mark_of
 
 ROWS, CLASSES = 8, 10
 REAL = torch.arange(ROWS)
@@ -70,3 +73,60 @@ def test_a_count_of_what_experts_get_is_assumed(routing, count):
     chosen = torch.randn(100, CLASSES).topk(2)[1]
     assert count(chosen).item() == 20
     assert routing.used
+
+
+TOKENS, EXPERTS, CHOSEN, RANKS = 600, 16, 4, 4
+REACHED = round(Drawn(EXPERTS, CHOSEN, each=4).reached() * TOKENS * RANKS)
+
+
+def masked(chosen):
+    return torch.zeros(TOKENS, EXPERTS, dtype=torch.bool).scatter(1, chosen, True)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda chosen: masked(chosen).unflatten(1, (RANKS, -1)).any(2).sum(),
+        lambda chosen: masked(chosen).view(-1, RANKS, 4).any(-1).sum(0).sum(),
+        lambda chosen: torch.zeros(TOKENS, RANKS).scatter(1, chosen // 4, 1.0).sum().long(),
+        lambda chosen: (
+            torch.zeros(TOKENS, RANKS, dtype=torch.int)
+            .scatter_(1, chosen.div(4, rounding_mode="floor"), 1)
+            .count_nonzero()
+        ),
+    ],
+)
+def test_a_token_with_several_experts_on_a_rank_is_counted_there_once(routing, count):
+    chosen = torch.randn(TOKENS, EXPERTS).topk(CHOSEN)[1]
+    assert count(chosen).item() == REACHED
+    assert REACHED < TOKENS * CHOSEN
+    assert routing.in_words()[1].startswith(
+        "routing: the 4 of 16 experts of a token are in 2.91 of 4 equal parts, on average"
+    )
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda chosen: masked(chosen)[:, :8].unflatten(1, (2, -1)).any(2).sum(),
+        lambda chosen: masked(chosen).any(0).sum(),
+        lambda chosen: masked(chosen).unflatten(1, (RANKS, -1)).any(1).sum(),
+    ],
+)
+def test_what_is_known_of_no_rank_is_not_counted(routing, count):
+    count(torch.randn(TOKENS, EXPERTS).topk(CHOSEN)[1])
+    assert not routing.drawn
+
+
+@pytest.mark.parametrize(
+    ("experts", "drawn"),
+    [
+        (SIZES["DeepSeek-V3"].experts, Drawn(256, 8, 8, 4)),
+        (Experts(EXPERTS, CHOSEN, 8), Drawn(EXPERTS, CHOSEN)),
+    ],
+    ids=["groups", "no groups"],
+)
+def test_a_router_chooses_from_some_groups_if_it_has_groups(routing, experts, drawn):
+    router = Router(8, experts)
+    _, chosen, _ = router(torch.randn(2, 5, 8))
+    assert mark_of(chosen) == Choice(experts.number, drawn)
