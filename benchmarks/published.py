@@ -14,7 +14,10 @@ over again. The programs of the others only resemble it:
   It has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
   FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
-  of some rows in CUDA graphs.
+  of some rows in CUDA graphs. Its kernels send a token once to each rank, and on hosts of 8 once to
+  each host, where its configurations say DeepEP or HybridEP (the same folder at v0.2.0 for 25.11
+  and at v0.4.0 for 26.04, perf_recipes at v0.6.0 for 26.08; 25.09 has DeepEP on H100 alone, and
+  never where it drops tokens). Elsewhere a token goes to each of its experts by an all-to-all.
 """
 
 from __future__ import annotations
@@ -358,6 +361,8 @@ MEGATRON_LM = PublishedTable(
 
 # Each expert computes as many rows as it has room for, as ours do whose tokens are spread evenly.
 DROPPED = ", tokens dropped, 25.09"
+ONCE_A_HOST: dict[str, Any] = {"dispatch": "hosts", "expert": 16}
+ONCE_A_RANK: dict[str, Any] = {"dispatch": "ranks", "expert": 8}
 PAIRS_OF_30B = {"pipeline": 2, "stages": 24, "expert": 8}
 PIPELINE_OF_235B = {"pipeline": 8, "stages": 2, "expert": 8}
 DEEP_70B = {"tensor": 4, "pipeline": 8, "stages": 5, "async_tensor": True}
@@ -380,6 +385,7 @@ def bridge(
     *,
     float8: bool = True,
     captured: bool = False,
+    dispatch: str = "experts",
     **layout: int,
 ) -> Row:
     """A row of Megatron-Bridge.
@@ -394,6 +400,7 @@ def bridge(
         length: of a sequence, in tokens.
         float8: whether products are in float8.
         captured: whether all kernels of a step are in a CUDA graph.
+        dispatch: as of `pretraining.train`.
         layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
     replicas = ranks
@@ -409,6 +416,7 @@ def bridge(
         "resumed": True,
         "reshard": False,
         "reduce_dtype": torch.bfloat16,
+        "dispatch": dispatch,
         **layout,
     }
     if float8:
@@ -439,7 +447,7 @@ BRIDGE_H100 = PublishedTable(
         bridge("405B, 1,536 sequences, 26.02", 1024, "405B", 311, 1536, 1, 8192, **DEEP_405B),
         bridge("Qwen3 30B", 16, "Qwen3-30B-A3B", 5275, 512, 2, 4096, **PAIRS_OF_30B),
         bridge(f"Qwen3 30B{DROPPED}", 16, "Qwen3-30B-A3B", 10494, 512, 2, 4096, **PAIRS_OF_30B),
-        bridge("Qwen3 30B, 26.04", 16, "Qwen3-30B-A3B", 8960, 1024, 1, 4096, expert=16),
+        bridge("Qwen3 30B, 26.04", 16, "Qwen3-30B-A3B", 8960, 1024, 1, 4096, **ONCE_A_HOST),
         bridge(
             "Qwen3 235B",
             256,
@@ -461,6 +469,7 @@ BRIDGE_H100 = PublishedTable(
             8192,
             1,
             4096,
+            dispatch="hosts",
             tensor=2,
             pipeline=8,
             stages=4,
@@ -490,7 +499,7 @@ BRIDGE_B200 = PublishedTable(
         ),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
         bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 18066, 512, 1, 4096, expert=8),
-        bridge("Qwen3 30B, 26.04", 8, "Qwen3-30B-A3B", 27136, 512, 4, 4096, expert=8),
+        bridge("Qwen3 30B, 26.04", 8, "Qwen3-30B-A3B", 27136, 512, 4, 4096, **ONCE_A_RANK),
         bridge("Qwen3 235B", 64, "Qwen3-235B-A22B", 3269, 1024, 1, 4096, **PIPELINE_OF_235B),
         bridge(
             f"Qwen3 235B{DROPPED}",
@@ -535,13 +544,14 @@ BRIDGE_GB200 = PublishedTable(
             1,
             4096,
             float8=False,
+            dispatch="ranks",
             pipeline=4,
             stages=4,
             expert=64,
         ),
-        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 23766, 512, 4, 4096, expert=8),
+        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 23766, 512, 4, 4096, **ONCE_A_RANK),
         bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 22775, 512, 4, 4096, expert=8),
-        bridge("Qwen3 30B, 26.08", 8, "Qwen3-30B-A3B", 39936, 512, 4, 4096, expert=8),
+        bridge("Qwen3 30B, 26.08", 8, "Qwen3-30B-A3B", 39936, 512, 4, 4096, **ONCE_A_RANK),
         bridge(
             "Qwen3 235B, bfloat16",
             256,
@@ -551,6 +561,7 @@ BRIDGE_GB200 = PublishedTable(
             1,
             4096,
             float8=False,
+            dispatch="ranks",
             pipeline=8,
             stages=3,
             expert=32,
@@ -589,11 +600,12 @@ BRIDGE_GB300 = PublishedTable(
             1,
             4096,
             float8=False,
+            dispatch="ranks",
             pipeline=2,
             stages=4,
             expert=32,
         ),
-        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 28934, 512, 4, 4096, expert=8),
+        bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 28934, 512, 4, 4096, **ONCE_A_RANK),
         bridge(
             "Qwen3 235B, bfloat16",
             256,
@@ -603,6 +615,7 @@ BRIDGE_GB300 = PublishedTable(
             2,
             4096,
             float8=False,
+            dispatch="ranks",
             pipeline=4,
             stages=12,
             expert=16,
