@@ -92,7 +92,7 @@ part-cluster-notebook = $(PYTEST) -p tests.warm_process --durations=10 tests/clu
 part-predict = $(PYTEST) -p tests.warm_process --durations=10 tests/unit/predict tests/cluster/predict
 part-comparison = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/comparison
 part-scripts = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster/scripts
-part-testing = $(PYTEST) --durations=10 tests/testing
+part-testing = $(PYTEST) -p tests.warm_process --durations=10 tests/testing
 part-cluster-others = $(PYTEST) -p tests.warm_process --durations=10 tests/cluster --ignore=tests/cluster/notebook \
   --ignore=tests/cluster/predict --ignore=tests/cluster/comparison --ignore=tests/cluster/scripts
 # Strict: every committed output is compared. A cell's own limit comes before pytest-timeout's, which shows less.

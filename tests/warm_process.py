@@ -1,9 +1,10 @@
-"""A plugin of pytest: forks kernels, and the servers of clusters, from one warm process.
+"""A plugin of pytest: forks kernels, servers of clusters, and pytests from one warm process.
 
 A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the
-notebooks start 54 kernels and twice as many clusters. Here the import happens once for each run of
-pytest, with the few modules of distlab that this file needs. Tests marked `new_python`, those of
-the start itself, and all that do not load this plugin, start them as always.
+notebooks start 54 kernels and twice as many clusters, and tests/testing runs pytest as a program
+again and again. Here the import happens once for each run of pytest, with the few modules of
+distlab that this file needs. Tests marked `new_python`, those of the start itself, and all that do
+not load this plugin, start them as always.
 """
 
 import ctypes
@@ -45,6 +46,7 @@ LIBRARIES += [
 # until it is replaced
 # what torch reads of a rank's environment when it is imported
 READ_ONCE = ("TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL")
+PYTEST = "pytest"
 ROOM = "_" * len(reaper.TAG), "_" * 40
 
 
@@ -150,8 +152,9 @@ def _be_program(
         # it is: Python would start another one
         forkserver._forkserver.ensure_running = lambda: None
         subprocess.Popen = Servers
-        # it ends with its parent
-        sys.argv = [program, f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]
+        if program != PYTEST:  # a kernel ends with its parent
+            arguments = [f"--IPKernelApp.parent_handle={os.getppid()}", *arguments]
+        sys.argv = [program, *arguments]
         runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
@@ -160,17 +163,20 @@ _be_program.__code__ = _be_program.__code__.replace(co_filename=runpy.__file__)
 
 
 class Servers(subprocess.Popen):
-    """On Linux, servers of clusters without hosts are forked; all else is started as always."""
+    """On Linux, pytests and servers of clusters without hosts are forked; all else is started."""
 
     forked = True
 
     def __new__(cls, command: Any, *arguments: Any, **options: Any):
-        alone = (
-            cls.forked and sys.platform == "linux" and INTERFACES[0] in (options.get("env") or {})
-        )
-        if alone and command == fork_server.server_command():
+        if cls.forked and sys.platform == "linux" and _is_quicker_forked(command, options):
             return Forked(command, **options)
         return super().__new__(cls)
+
+
+def _is_quicker_forked(command: Any, options: dict[str, Any]) -> bool:
+    if command == fork_server.server_command():
+        return INTERFACES[0] in (options.get("env") or {})
+    return command[:3] == [sys.executable, "-m", PYTEST]
 
 
 def _tag(value: str) -> None:

@@ -328,6 +328,7 @@ def test_the_number_of_ranks_can_be_given(folder):
     )
 
 
+@pytest.mark.new_python
 def test_the_first_failure_ends_a_run_that_wants_it(folder):
     run = Inner(folder, "-x", "-k", "test_values or test_raises")
     assert [*run.outcomes] == ["test_values"]
