@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._dynamo  # before the group is made, as a script with torch 2.13 should
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
@@ -121,6 +120,9 @@ def method_of(note: Any) -> Any:
 
 def main() -> None:
     """Run the script that the command line names, with its arguments, as if nobody watched."""
+    # before the group is made, as a script with torch 2.13 should
+    import torch._dynamo
+
     rank = os.environ["RANK"]
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     kill_after = 0

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from distlab.checking import Seen, exercise, gathered, nothing, question
-from distlab_course.llama import Block, Size
+from distlab_course.sizes import Size
 
 SMALL = Size(width=16, layers=1, heads=4, hidden=32, kv_heads=4, vocabulary=8)
 # sizes of the gradients of the two stages in `clip_across_stages`
@@ -47,6 +47,9 @@ def _try_plan(fn):
     """A rank's positions of the output of a block, and what the block sends and divides."""
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.distributed.tensor.parallel import parallelize_module
+
+    # with DTensor, which takes a second to import: whoever checks any exercise imports this file
+    from distlab_course.llama import Block
 
     n = dist.get_world_size()
     mesh = init_device_mesh("cpu", (n,), mesh_dim_names=(_own_name(),))
