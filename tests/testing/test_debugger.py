@@ -12,6 +12,8 @@ from tests.cluster.conftest import Notebook, plain
 from tests.processes import marked, wait_until_gone
 from tests.testing.inner import ROOT
 
+pytestmark = pytest.mark.new_python  # a person at a terminal, or at a notebook, has new ones
+
 STOPS = """
 import time
 import pytest
