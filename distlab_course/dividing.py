@@ -24,6 +24,7 @@ from distlab_course.float8 import Float8Linear
 from distlab_course.float8_gathered import GatherInFloat8, RowwiseInFloat8
 from distlab_course.latent import LatentAttention
 from distlab_course.llama import Block, Llama
+from distlab_course.sequence_parts import Gather, Rowwise
 
 # --- tensor parallelism ---
 
@@ -55,10 +56,8 @@ def split_block(block: Block, mesh: DeviceMesh) -> None:
     """
     norm = parallel.SequenceParallel()
     attention = block.attention
-    gather: parallel.ParallelStyle = parallel.PrepareModuleInput(
-        input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-    )
-    rows = parallel.RowwiseParallel(output_layouts=Shard(1))
+    gather: parallel.ParallelStyle = Gather()
+    rows: parallel.ParallelStyle = Rowwise()
     if isinstance(attention.wo, Float8Linear):
         gather, rows = GatherInFloat8(), RowwiseInFloat8()
     plan: dict[str, Any] = {"attention_norm": norm, "attention": gather, "ffn_norm": norm}

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 
 from distlab_course.float8_numbers import E4M3, E5M2, scaled
+from distlab_course.sequence_parts import replaced
 
 
 class Gathered(Tensor):
@@ -52,11 +53,12 @@ class Gathered(Tensor):
         given = args[0]
         same = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
         is_same = operator in same
-        # fully_shard asks for its own shape, and so does the backward pass of a DTensor
-        if operator in {torch.ops.aten.as_strided.default, torch.ops.aten.view.default}:
+        if operator is torch.ops.aten.as_strided.default:  # fully_shard asks for its own shape
             is_same = tuple(args[1]) == tuple(given.shape)
         if is_same:
             return Gathered(given.eight, given.scale, given.dtype)
+        if operator is torch.ops.aten.view.default:
+            return Gathered(given.eight.view(args[1]), given.scale, given.dtype)
         raise NotImplementedError(f"{operator} of a tensor that was gathered in float8")
 
 
@@ -95,7 +97,7 @@ def _whole(part: DTensor, dtype: torch.dtype) -> DTensor:
     mesh = part.device_mesh
     sent = eight.to_local().view(torch.uint8)  # gloo does not know float8
     parts = DTensor.from_local(sent, mesh, part.placements, run_check=False)
-    whole = parts.redistribute(placements=[Replicate()]).to_local().view(dtype)
+    whole = replaced(parts, Replicate()).to_local().view(dtype)
     gathered = Gathered(whole, scale.full_tensor(), part.dtype)
     return DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
 
@@ -105,12 +107,11 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: DTensor) -> DTensor:
-        ctx.placements = part.placements
         return _whole(part, E4M3)
 
     @staticmethod
     def backward(ctx: Any, *gradients: DTensor) -> DTensor:
-        return gradients[0].redistribute(placements=ctx.placements)
+        return replaced(gradients[0], Shard(1))
 
 
 class _Scatter(torch.autograd.Function):
@@ -118,7 +119,7 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, results: DTensor) -> DTensor:
-        return results.redistribute(placements=[Shard(1)])
+        return replaced(results, Shard(1))
 
     @staticmethod
     def backward(ctx: Any, *gradients: DTensor) -> DTensor:

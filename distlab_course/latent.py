@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
-from distlab_course.layers import rotated, turns
+from distlab_course.layers import products, rotated, turns
 from distlab_course.sizes import Latent, Size
 
 
@@ -51,11 +51,16 @@ class LatentAttention(nn.Module):
         by = self.turns
         if by is None:
             by = turns(x.shape[1], turned // 2)
+        first = self.wq_short if self.wq is None else self.wq
+        assert first is not None  # one of the two is there
+        q, short = products(x, first, self.wkv_short)
+        if self.wq_short is not None:
+            q = self.wq_long(self.q_norm(q))
         # (batch, place, head, number)
-        q = self._queries(x).unflatten(-1, (-1, plain + turned))
+        q = q.unflatten(-1, (-1, plain + turned))
         q_plain, q_turned = q.split([plain, turned], -1)
         q = torch.cat([q_plain, rotated(q_turned, by)], -1)
-        short, k_turned = self.wkv_short(x).split([self.latent.keys, turned], -1)
+        short, k_turned = short.split([self.latent.keys, turned], -1)
         kv = self.wkv_long(self.kv_norm(short)).unflatten(-1, (-1, plain + values))
         k_plain, v = kv.split([plain, values], -1)
         k_turned = rotated(_of_some_heads(k_turned)[:, :, None], by)
@@ -65,12 +70,6 @@ class LatentAttention(nn.Module):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
         )
         return self.wo(y.transpose(1, 2).flatten(2))
-
-    def _queries(self, x: Tensor) -> Tensor:
-        if self.wq is not None:
-            return self.wq(x)
-        assert self.wq_short is not None  # one of the two is there
-        return self.wq_long(self.q_norm(self.wq_short(x)))
 
 
 def _of_some_heads(keys: Tensor) -> Tensor:

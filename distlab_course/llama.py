@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distlab_course.experts import Mixture
 from distlab_course.latent import LatentAttention
-from distlab_course.layers import FeedForward, rotated, turns
+from distlab_course.layers import FeedForward, products, rotated, turns
 from distlab_course.sizes import SIZES, Size
 
 __all__ = ["SIZES", "Attention", "Block", "FeedForward", "Llama", "Size", "rotated", "turns"]
@@ -46,10 +46,11 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(self.head)
 
     def forward(self, x: Tensor) -> Tensor:
+        q, k, v = products(x, self.wq, self.wk, self.wv)
         # (batch, place, head, number)
-        q = self.wq(x).unflatten(-1, (-1, self.head))
-        k = self.wk(x).unflatten(-1, (-1, self.head))
-        v = self.wv(x).unflatten(-1, (-1, self.head))
+        q = q.unflatten(-1, (-1, self.head))
+        k = k.unflatten(-1, (-1, self.head))
+        v = v.unflatten(-1, (-1, self.head))
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q)
             k = self.k_norm(k)

@@ -11,8 +11,9 @@ memory (`enable_symm_mem_for_group`). The rules are those of torch 2.13
   busy with it. Gradients of weights multiply the whole, later.
 - A product is cut into the parts that a reduce-scatter sends: each part is fetched by the rank that
   it is for while the next one is multiplied, and at last the parts of all ranks are added up.
-- Of a batch of one sequence, whose places are gathered, no pipeline is made: torch does not copy
-  there, and its compiler looks for the copy.
+- Of a batch of one sequence, whose places are gathered along the second dimension, no pipeline is
+  made: torch does not copy there, and its compiler looks for the copy. A program can gather the
+  sequence as rows of a matrix instead.
 - What torch gathers or scatters along another dimension than the first one it copies (`cat`). In a
   pipeline it does not.
 """

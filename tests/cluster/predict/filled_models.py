@@ -50,14 +50,14 @@ def gradients_of_train(rank, world_size, **options):
     return found
 
 
-def model_of_one_process(size, parts, float8=False):
+def model_of_one_process(size, parts, float8=False, batch=BATCH):
     """The norm of the gradients, and the model with its clipped ones, of all parts of the data."""
     model = Llama(size)
     if float8:
         in_float8(model, but=not_in_float8(model))
     fill(model)
     for number in range(parts):
-        inputs, targets = batch_of(size, number, BATCH, LENGTH)
+        inputs, targets = batch_of(size, number, batch, LENGTH)
         loss_of(model(inputs), targets, parts).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     return norm, model

@@ -10,9 +10,10 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
+from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes import micro_pipeline_tp
+from torch._inductor.fx_passes import joint_graph, micro_pipeline_tp
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch.distributed import _symmetric_memory
 from torch.distributed.device_mesh import init_device_mesh
@@ -43,8 +44,15 @@ def main():
             found.update(name for name in FUSED if name in str(node.target))
         return graph.forward
 
+    def partition(graph, *args, **kwargs):
+        joint_graph.joint_graph_passes(graph, torch.device("cpu"))
+        return min_cut_rematerialization_partition(graph, *args, **kwargs)
+
     backend = aot_autograd(
-        fw_compiler=count, bw_compiler=count, decompositions=select_decomp_table()
+        fw_compiler=count,
+        bw_compiler=count,
+        partition_fn=partition,
+        decompositions=select_decomp_table(),
     )
     block.forward = torch.compile(block.forward, backend=backend)
     part = torch.randn(int(sys.argv[1]), PLACES // RANKS, BLOCK.width, requires_grad=True)

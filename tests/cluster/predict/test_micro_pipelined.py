@@ -105,8 +105,8 @@ def test_the_pipelines_are_those_that_the_compiler_makes(sequences):
     assert before["reduce_scatter"] - after["reduce_scatter"] == scatters
 
 
-def products(rank, world_size, transposed):
-    """A linear layer that gathers its input by hand, and one that gathers what it transposes."""
+def products(rank, world_size, gathers):
+    """A linear layer that gathers its input by hand: rows, what it transposes, or a sequence."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -124,8 +124,10 @@ def products(rank, world_size, transposed):
             self.weight = nn.Parameter(torch.zeros(1024, 1024))
 
         def forward(self, part):
+            if gathers == "a sequence":
+                return collectives.all_gather_tensor(part[None], 1, group) @ self.weight
             whole = collectives.all_gather_tensor(part, 0, group)
-            return (whole.t() if transposed else whole) @ self.weight
+            return (whole.t() if gathers == "what it transposes" else whole) @ self.weight
 
     layer = Layer()
     optimizer = torch.optim.SGD(layer.parameters())
@@ -134,11 +136,12 @@ def products(rank, world_size, transposed):
     optimizer.step()
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_only_rows_can_be_multiplied_one_part_after_another(transposed):
-    program = functools.partial(products, transposed=transposed)
+@pytest.mark.parametrize("gathers", ["rows", "what it transposes", "a sequence"])
+def test_only_rows_can_be_multiplied_one_part_after_another(gathers):
+    program = functools.partial(products, gathers=gathers)
     network = Network.named("H100 hosts", hosts=[8])
     prediction = distlab.predict(program, 8, network, Device.named("H100"), compiled=True)
     names = Counter(node.name for node in prediction.recordings[0].nodes)
-    assert names[FETCH] == (0 if transposed else 7)
-    assert names["all_gather"] == (1 if transposed else 0)
+    is_pipeline = gathers == "rows"
+    assert names[FETCH] == (7 if is_pipeline else 0)
+    assert names["all_gather"] == (0 if is_pipeline else 1)

@@ -13,6 +13,7 @@ import torch
 from distlab_course.experts import balance, routers
 from distlab_course.sizes import Experts, Latent, Size
 from tests.cluster.predict.filled_models import (
+    BATCH,
     gradients_of_train,
     model_of_one_process,
     models_of_train,
@@ -36,6 +37,8 @@ LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
     [
         (DENSE, {"tensor": 2, "recompute": "full"}),
         (DENSE, {"pipeline": 2, "tensor": 2}),
+        (DENSE, {"tensor": 2, "microbatches": 4}),
+        (DENSE, {"pipeline": 2, "tensor": 2, "microbatches": 4}),
         (DENSE, {"pipeline": 2, "stages": 2}),
         (DENSE, {"microbatches": 2, "reshard": False}),
         (NORMED, {"tensor": 2}),
@@ -51,7 +54,9 @@ LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
         (LATENT, {"expert": 4, "dispatch": "ranks", "recompute": "full"}),
         (LATENT, {"expert": 4, "dispatch": "hosts", "host": 2, "microbatches": 2}),
     ],
-    ids=["dense"] * 4
+    ids=["dense"] * 2
+    + ["one sequence"] * 2
+    + ["dense"] * 2
     + ["normed"]
     + ["mixture"] * 4
     + ["latent"] * 3
@@ -94,10 +99,12 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
         (DENSE, {"float8": "yes", "tensor": 2}),
         (NORMED, {"float8": "yes", "tensor": 2, "recompute": "none"}),
         (DENSE, {"float8": "gathered", "tensor": 2, "recompute": "full"}),
+        (DENSE, {"float8": "yes", "tensor": 2, "batch": 1}),
+        (DENSE, {"float8": "gathered", "tensor": 2, "batch": 1, "recompute": "full"}),
         (EXPERTS, {"float8": "yes", "expert": 2}),
         (EXPERTS, {"float8": "gathered", "expert": 4, "recompute": "full"}),
     ],
-    ids=["dense"] * 3 + ["normed", "dense"] + ["experts"] * 2,
+    ids=["dense"] * 3 + ["normed", "dense"] + ["one sequence"] * 2 + ["experts"] * 2,
 )
 def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, size, options):
     """But for sums in another order, which may round to the next number in float8.
@@ -106,8 +113,9 @@ def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, size, option
     """
     size = dataclasses.replace(size, layers=1)
     data = 4 // options.get("tensor", 1)
-    _, model = model_of_one_process(size, data, float8=True)
-    _, exact = model_of_one_process(size, data)
+    batch = options.get("batch", BATCH)
+    _, model = model_of_one_process(size, data, float8=True, batch=batch)
+    _, exact = model_of_one_process(size, data, batch=batch)
     for found in cluster.run(functools.partial(gradients_of_train, size=size, **options)):
         for name, parameter in model.named_parameters():
             of_float8 = (parameter.grad - exact.get_parameter(name).grad).norm()
