@@ -30,7 +30,6 @@ IN_GROUPS = Experts(
 )
 LATENT = dataclasses.replace(DENSE, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
 LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
-DENSE_IDS = ["dense", "dense", "one sequence", "one sequence", "dense", "dense"]
 
 
 @pytest.mark.parametrize(
