@@ -25,15 +25,18 @@ def replaced(values: DTensor, placement: Placement) -> DTensor:
     if len(values) > 1:
         return values.redistribute(placements=[placement])
     of_rows = Shard(0) if placement.is_shard() else placement
-    rows = values.flatten(0, 1).redistribute(placements=[of_rows])
-    return rows.unflatten(0, (1, -1))
+    rows = values.flatten(0, 1)
+    assert isinstance(rows, DTensor)  # as `values` is
+    result = rows.redistribute(placements=[of_rows]).unflatten(0, (1, -1))
+    assert isinstance(result, DTensor)
+    return result
 
 
 class Gather(parallel.ParallelStyle):
     """Instead of PrepareModuleInput, for a module that is given parts of sequences."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module.register_forward_pre_hook(lambda _, inputs: replaced(*inputs, Replicate()))
+        module.register_forward_pre_hook(lambda _, inputs: replaced(inputs[0], Replicate()))
         return module
 
 
