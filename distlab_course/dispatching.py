@@ -27,7 +27,9 @@ from torch.distributed._functional_collectives import all_to_all_single
 
 from distlab_course.permuted import Copies, added_up, copied, places_of, spread, summed
 
-ELSEWHERE = -1.0  # in place of a share, which is never negative, for an expert that is not chosen
+# In place of the share of an expert that is not chosen. A share is never negative, though it is no
+# number where training fails.
+ELSEWHERE = -1.0
 
 
 class Arrived(NamedTuple):
@@ -222,7 +224,7 @@ def for_each(shares: Tensor, receivers: int, number: int) -> tuple[Copies, Tenso
         its receiver, of shape (copy, expert of a receiver).
     """
     by_receiver = shares.unflatten(1, (receivers, -1))
-    is_wanted = (by_receiver >= 0).any(2)
+    is_wanted = (by_receiver != ELSEWHERE).any(2)
     receiver, row = is_wanted.T.nonzero_static(size=number).unbind(1)
     counts = is_wanted.sum(1)
     copies = Copies(row, row.argsort(stable=True), counts.cumsum(0) - counts)

@@ -73,7 +73,10 @@ class Routing:
     """What is assumed of a program's routing, and whether it had to be.
 
     Attributes:
-        skew: how many times as many tokens as the mean the experts of this rank get.
+        skew: how many times as many tokens as the mean the experts of this rank get. It comes with
+            what other ranks send first. So where tokens go once to each host and then to its ranks,
+            the other experts of this host get as many; and rows that go once to a rank or a host
+            grow as much as those of its experts, which is the most that they can.
         used: whether a program counted the tokens of experts.
         drawn: of which parts of the experts a program counted the tokens that reach them, and how
             these were drawn; a dict, which keeps the order.
