@@ -28,6 +28,8 @@ from distlab_course.sizes import SIZES
 
 PLAN = "plan of 256 layouts of 70B"
 RANKS_OF_PLAN = 512
+SEQUENCES = 2  # on each rank that is alone, or on ranks that share a model
+LENGTH = 8192
 SAMPLING_SECONDS = 0.5
 
 
@@ -134,6 +136,7 @@ def plan() -> Took:
         depth="layers",
         period=lambda ranks, pipeline, stages, **_: max(2, pipeline * stages),
         allowed=_allowed,
+        tokens=lambda ranks, tensor, **_: SEQUENCES * LENGTH * ranks // tensor,
         layers=[SIZES["70B"].layers],
         tensor=[1, 2, 4, 8],
         pipeline=[1, 2, 4, 8],
@@ -162,8 +165,9 @@ def _layers_of_70b(rank: int, world_size: int, layers: int, pipeline: int, **cho
         world_size,
         size=replace(SIZES["70B"], layers=layers),
         pipeline=pipeline,
-        batch=2 * pipeline,
-        microbatches=2 * pipeline,
+        batch=SEQUENCES * pipeline,
+        microbatches=SEQUENCES * pipeline,
+        length=LENGTH,
         steps=1,
         resumed=True,
         **choice,

@@ -15,10 +15,12 @@ def command(module: str, python: str = sys.executable) -> list[str]:
     """The command line that calls a module's main(), without the working folder on the path.
 
     Python's own modules are imported by their names: a learner's random.py or queue.py is not one
-    of them.
+    of them. What is imported stays, so Python does not look for garbage in it meanwhile, which
+    takes a tenth of the time.
     """
-    bare = "import sys; sys.path[:] = filter(None, sys.path)"
-    return [python, "-c", f"{bare}; from {module} import main; main()"]
+    bare = "import gc, sys; sys.path[:] = filter(None, sys.path)"
+    imported = f"gc.disable(); from {module} import main; gc.enable()"
+    return [python, "-c", f"{bare}; {imported}; main()"]
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

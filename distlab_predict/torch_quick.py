@@ -87,6 +87,7 @@ class QuickMode(FakeTensorMode):
 
     def __init__(self, routing: Routing | None = None, **options: Any):
         super().__init__(**options)
+        self.cache_enabled = False  # torch's own memory, which would be filled and never asked
         self.routing = routing or Routing()
         self.remembered: dict[Key | None, Known | None] = {}
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of any fake tensor there
