@@ -135,6 +135,7 @@ def passes(recordings):
         ({"recompute": "none", "compiles": True, "compiles_loss": True}, 4, True),
         ({"reshard": True}, 4, False),
         ({"size": EXPERTS, "expert": 2, "recompute": "none", "reshard": False}, 4, True),
+        ({"size": EXPERTS, "expert": 4, "dispatch": "hosts", "host": 2}, 8, True),
     ],
 )
 def test_a_pretraining_with_repeated_micro_batches_is_noted_like_the_whole(
