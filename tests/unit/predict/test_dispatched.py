@@ -38,9 +38,18 @@ def test_a_dispatch_on_hosts_of_h100_takes_what_was_published(ranks, bandwidth):
     assert of_experts > 1.15 * published
 
 
-def test_a_dispatch_in_a_host_of_b200_takes_what_was_published_of_its_kernel():
-    ranks = Drawn(64, 8, each=8)
-    network = replace(Network.named("B200 hosts"), hosts=[8])
-    rows = ranks.reached() * TOKENS
-    published = ranks.parts * rows * TOKEN / 734.95e9
-    assert seconds(network, tuple(range(8)), rows) == pytest.approx(published, rel=0.15)
+@pytest.mark.parametrize(
+    ("machines", "ranks", "bandwidth"),
+    [
+        ("B200 hosts", 8, 734.95e9),
+        ("GB200 NVL72", 8, 764.03e9),
+        ("GB200 NVL72", 16, 706.95e9),
+        ("GB200 NVL72", 32, 642.23e9),
+    ],
+)
+def test_a_dispatch_by_nvlink_takes_what_was_published_of_its_kernel(machines, ranks, bandwidth):
+    """Copies from its buffers and what launches it take a third of that again."""
+    network = replace(Network.named(machines), hosts=[ranks])
+    rows = Drawn(8 * ranks, 8, each=8).reached() * TOKENS
+    published = ranks * rows * TOKEN / bandwidth
+    assert seconds(network, tuple(range(ranks)), rows) == pytest.approx(published, rel=0.07)
