@@ -9,11 +9,13 @@ from torch import Tensor
 
 from distlab_predict.operators import Work, work_of
 from distlab_predict.torch_fake import counts_mask, operator_name, traffic
+from distlab_predict.torch_symmetric import is_pipeline
 
 # roles of operators
 KERNEL = "kernel"
 VIEW = "view"  # it writes nothing
 COLLECTIVE = "collective"  # a functional one, or the wait for one
+PIPELINE = "pipeline"  # a collective with its products, see torch_symmetric.py
 SILENT = "silent"  # the processor does nothing that counts, either
 
 # operators that write nothing, beside views
@@ -84,6 +86,8 @@ def effect_of(
     role = ROLES.get(operator.namespace)
     if role is not None:
         return Effect(name, role)
+    if is_pipeline(operator, args, kwargs):
+        return Effect(name, PIPELINE)
     if operator.is_view or name in FREE:
         return Effect(name, VIEW)
     work = work_of(operator, args, kwargs, value, given)

@@ -3,6 +3,7 @@
 Called by rank_children.py, which runs the program in a process of its own for each rank.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Hashable
@@ -35,6 +36,7 @@ from distlab_predict import (
     torch_known,
     torch_lists,
     torch_quick,
+    torch_symmetric,
 )
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
@@ -172,6 +174,9 @@ class Recorder(TorchDispatchMode):
             self.log.is_functional = True
             self._note_functional(name, fake.named(operator, args), made)
             self.log.is_functional = False
+        elif effect.role == effects.PIPELINE:
+            self.log.touch(given, made)
+            self.log.call_parts(self._pipeline(operator, args, kwargs))
         elif effect.work is not None and line is not None:
             flops, kind, shape, dtype = effect.work
             if self._compiled is not None:
@@ -184,6 +189,14 @@ class Recorder(TorchDispatchMode):
                 self.read(counted)
         elif effect.role == effects.VIEW:
             self.log.host += launches.VIEW
+
+    def _pipeline(self, operator: Any, args: tuple, kwargs: dict[str, Any]) -> streams.Parts:
+        """What makes the nodes of a collective with its products."""
+        line = self.log.line()
+        again = fake.repeats_forward()
+        return functools.partial(
+            torch_symmetric.nodes_of, operator, args, kwargs, line=line, again=again
+        )
 
     def read(self, tensor: Tensor) -> None:
         """Note that the program asks for the values of a tensor.

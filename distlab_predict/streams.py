@@ -21,6 +21,8 @@ from distlab_predict.no_data import NoData
 from distlab_predict.nodes import Call, Kernel, Node, Stream, Wait
 from distlab_predict.torch_changed import put, replace_streams
 
+Parts = Callable[[int, tuple[int, ...]], list[Node]]
+
 
 class Part(NamedTuple):
     """Where a part of a program begins.
@@ -132,6 +134,18 @@ class NodeLog:
         host = self.host + CALL
         node = Call(self._after(stream), stream, name, members, sent, peer, self.line(), host)
         return self._add(stream, node)
+
+    def call_parts(self, make: Parts) -> None:
+        """Note nodes that are one operator, of which the last one ends last.
+
+        Args:
+            make: is given the index of the first one, and what they wait for, and returns them.
+        """
+        stream = self.current()
+        made = make(len(self.nodes), self._after(stream))
+        made[0] = replace(made[0], host=self.host + made[0].host)
+        for node in made:
+            self._add(stream, node)
 
     def read(self, stream: Stream | None = None) -> None:
         """Note that the program waits until a stream, the current one, has done all so far."""
