@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
             self.log.is_functional = False
         elif effect.role == effects.PIPELINE:
             self.log.touch(given, made)
-            self.log.call_parts(self._pipeline(operator, args, kwargs))
+            self.log.call_parts(self._pipeline(operator, args, kwargs, made))
         elif effect.work is not None and line is not None:
             flops, kind, shape, dtype = effect.work
             if self._compiled is not None:
@@ -190,12 +190,14 @@ class Recorder(TorchDispatchMode):
         elif effect.role == effects.VIEW:
             self.log.host += launches.VIEW
 
-    def _pipeline(self, operator: Any, args: tuple, kwargs: dict[str, Any]) -> streams.Parts:
+    def _pipeline(
+        self, operator: Any, args: tuple, kwargs: dict[str, Any], made: list[Tensor]
+    ) -> streams.Parts:
         """What makes the nodes of a collective with its products."""
         line = self.log.line()
         again = fake.repeats_forward()
         return functools.partial(
-            torch_symmetric.nodes_of, operator, args, kwargs, line=line, again=again
+            torch_symmetric.nodes_of, operator, args, kwargs, made, line=line, again=again
         )
 
     def read(self, tensor: Tensor) -> None:

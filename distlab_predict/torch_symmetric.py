@@ -7,9 +7,9 @@ torch 2.13 (torch/distributed/_symmetric_memory/__init__.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed import get_process_group_ranks
 
@@ -44,6 +44,7 @@ def nodes_of(
     operator: Any,
     args: tuple,
     kwargs: dict[str, Any],
+    made: Sequence[Tensor],
     first: int,
     after: tuple[int, ...],
     line: str,
@@ -53,6 +54,7 @@ def nodes_of(
 
     Args:
         operator, args, kwargs: of `is_pipeline`.
+        made: the tensors that it has returned.
         first: the index of the first of these nodes.
         after: indices of the nodes that all of it waits for.
         line, again: as of `Kernel`.
@@ -66,16 +68,15 @@ def nodes_of(
     if name in GATHERS:
         rows *= len(members)
         call = Call(after, stream, "all_gather", members, (left.nbytes,), line=line)
-        dtypes = arguments.get("out_dtypes") or [None] * len(arguments["Bs"])
+        rights = arguments["Bs"]
+        results = made[-len(rights) :]  # before them is what it has gathered, if it returns that
         products = []
-        for right, dtype in zip(arguments["Bs"], dtypes, strict=True):
-            products.append(_product(GATHERS[name], left, right, rows, dtype, line, again))
+        for right, result in zip(rights, results, strict=True):
+            products.append(_product(GATHERS[name], left, right, rows, result, line, again))
         return micro_pipelined.gathered(first, after, call, products)
-    right = arguments["B"]
-    dtype = arguments.get("out_dtype")
-    product, by_rows = _product(SCATTERS[name], left, right, rows, dtype, line, again)
-    sent = rows * right.shape[-1] * (dtype or left.dtype).itemsize // len(members)
-    call = Call(after, stream, "reduce_scatter", members, (sent,), line=line)
+    (result,) = made
+    product, by_rows = _product(SCATTERS[name], left, arguments["B"], rows, result, line, again)
+    call = Call(after, stream, "reduce_scatter", members, (result.nbytes,), line=line)
     return micro_pipelined.scattered(first, after, call, product, by_rows)
 
 
@@ -84,7 +85,7 @@ def _product(
     left: Tensor,
     right: Tensor,
     rows: int,
-    dtype: torch.dtype | None,
+    result: Tensor,
     line: str,
     again: bool,
 ) -> tuple[Kernel, int]:
@@ -95,11 +96,11 @@ def _product(
         left: what it multiplies, or a part of that.
         right: by which it multiplies.
         rows: of all parts together.
-        dtype: of the result; None for that of `left`.
+        result: the product, or a part of it.
         line, again: as of `Kernel`.
     """
     inner, columns = right.shape
-    by_rows = rows * (inner * left.itemsize + columns * (dtype or left.dtype).itemsize)
+    by_rows = rows * (inner * left.itemsize + columns * result.itemsize)
     kernel = Kernel(
         after=(),
         name=name,
