@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from distlab_predict import torch_routing
+from distlab_predict.torch_lists import makes_nothing_new
 
 MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
 MOST_FRACTIONS = 1 << 10  # likewise, of one with fractions
@@ -123,7 +124,7 @@ def _computed(
         return _without_nan(_made_of_numbers(mode, operator, args, kwargs, run()))
     known = [tensor for tensor in given if tensor.constant is not None]
     if not known:
-        return run()
+        return None if makes_nothing_new(operator, args) else run()
     if operator._overloadpacket.__name__ == DRAWN:
         with no_dispatch():
             operator(args[0].constant, *args[1:], **kwargs)

@@ -8,6 +8,7 @@ the answer is known: as they are. Tried with torch 2.13.
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 
 from distlab_predict.torch_fake import (
@@ -70,6 +71,31 @@ def on_parts(run: Operator, operator: Any, args: tuple[Any, ...], kwargs: dict[s
     for part, like in zip(made, args[0], strict=True):
         wrapped.append(DTensor(part, like._spec, requires_grad=False))
     return wrapped
+
+
+def makes_nothing_new(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator only writes into the tensors of a list, and they are right for it.
+
+    Then it needs not run. torch's own fake tensors would run it on each tensor of the list.
+    """
+    name = operator_name(operator)
+    if not (name.startswith("_foreach_") and changes_arguments(operator)):
+        return False
+    written, *others = [argument for argument in args if _has_tensors(argument)]
+    if not all(tensor.is_floating_point() for tensor in written):
+        return False
+    return all(_has_same_kinds(written, other) for other in others)
+
+
+def _has_tensors(argument: Any) -> bool:
+    """Whether an argument is a list of tensors."""
+    return isinstance(argument, list) and any(isinstance(one, torch.Tensor) for one in argument)
+
+
+def _has_same_kinds(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether the tensors of two lists have the same shapes and dtypes, one by one."""
+    kinds = [(one.shape, one.dtype) for one in tensors]
+    return kinds == [(one.shape, one.dtype) for one in others]
 
 
 def _in_memory(part: Any) -> Any:

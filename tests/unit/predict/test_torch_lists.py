@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from distlab_course.float8_weights import SentWeight
-from distlab_predict.torch_lists import on_parts
+from distlab_predict.torch_lists import makes_nothing_new, on_parts
 
 
 @pytest.fixture
@@ -66,3 +66,32 @@ def test_weights_that_wrap_others_are_changed_inside(mesh):
     assert on_parts(run, torch.ops.aten._foreach_mul_.Scalar, (given, 2.0), {}) is None
     assert part.tolist() == [2.0, 4.0, 6.0]
     assert on_parts(run, torch.ops.aten._foreach_sqrt.default, (given,), {}) is NotImplemented
+
+
+def test_a_list_that_is_written_in_place_makes_nothing_new():
+    foreach = torch.ops.aten
+    written, others = [torch.zeros(2), torch.zeros(3)], [torch.ones(2), torch.ones(3)]
+    assert makes_nothing_new(foreach._foreach_add_.List, (written, others))
+    assert makes_nothing_new(foreach._foreach_mul_.Scalar, (written, 2.0))
+    assert makes_nothing_new(foreach._foreach_addcdiv_.Scalar, (written, others, others, 2.0))
+    assert not makes_nothing_new(foreach._foreach_add.List, (written, others))  # makes new ones
+    assert not makes_nothing_new(foreach.add_.Tensor, (written[0], others[0]))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [torch.ones(2), torch.ones(4)],
+        [torch.ones(2)],
+        [torch.ones(2), torch.ones(3, dtype=torch.bfloat16)],
+    ],
+)
+def test_torch_itself_sees_lists_that_do_not_fit(others):
+    written = [torch.zeros(2), torch.zeros(3)]
+    assert not makes_nothing_new(torch.ops.aten._foreach_add_.List, (written, others))
+
+
+def test_torch_itself_sees_whole_numbers():
+    """Those cannot be divided in place."""
+    written = [torch.ones(2, dtype=torch.int64)]
+    assert not makes_nothing_new(torch.ops.aten._foreach_div_.Scalar, (written, 2))
