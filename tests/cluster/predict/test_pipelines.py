@@ -94,6 +94,30 @@ def test_the_bubble_is_that_of_the_theory(kind, stages, microbatches, bubble):
     assert {recording.rank for recording in prediction.recordings} == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize(
+    ("kind", "stages", "messages"), [("ScheduleInterleaved1F1B", 2, 0), ("Schedule1F1B", 1, 2)]
+)
+def test_messages_between_interleaved_stages_travel_beside_computing(kind, stages, messages):
+    """In the steady state, to which each micro-batch adds as much.
+
+    A rank with one stage waits for a message before each of its two passes: torch's schedule calls
+    for it then, and waits for what it sends.
+    """
+    seconds = 3e-6  # a fifth of a stage's forward pass
+    network = distlab.Network(0, 64 * WIDTH * 4 / seconds)
+    few, many = [
+        distlab.predict(
+            functools.partial(pipeline, kind=kind, stages=stages, microbatches=microbatches),
+            4,
+            network,
+            DEVICE,
+        )
+        for microbatches in (8, 16)
+    ]
+    waited = (many.seconds - few.seconds) - (many.computing - few.computing)
+    assert waited / 8 == pytest.approx(messages * seconds, abs=0.05 * seconds)
+
+
 def test_the_stages_of_a_pipeline_can_be_named():
     """Instead of being found by their messages."""
     program = functools.partial(pipeline, kind="ScheduleGPipe", width=8)
