@@ -29,7 +29,7 @@ def patches() -> Iterator[Patch]:
     yield Patch(_fsdp_param, "_chunk_with_empty", _Chunks)
     # or else an all_to_all on a CPU is an all_gather, as gloo has none
     yield Patch(dtensor, "local_tensor_mode", lambda: True)
-    if hasattr(pipeline_stage, "InferenceMode"):
+    if hasattr(schedules._PipelineSchedule, "_warmup_p2p"):  # before torch 2.15
         yield Patch(schedules._PipelineSchedule, "_warmup_p2p", _without_vote)
 
 
