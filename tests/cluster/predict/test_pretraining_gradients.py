@@ -103,8 +103,13 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
         (DENSE, {"float8": "gathered", "tensor": 2, "batch": 1, "recompute": "full"}),
         (EXPERTS, {"float8": "yes", "expert": 2}),
         (EXPERTS, {"float8": "gathered", "expert": 4, "recompute": "full"}),
+        (EXPERTS, {"float8": "yes", "expert": 4, "dispatch": "hosts", "host": 2}),
     ],
-    ids=["dense"] * 3 + ["normed", "dense"] + ["one sequence"] * 2 + ["experts"] * 2,
+    ids=["dense"] * 3
+    + ["normed", "dense"]
+    + ["one sequence"] * 2
+    + ["experts"] * 2
+    + ["once a host"],
 )
 def test_a_step_in_float8_has_the_gradients_of_one_process(cluster, size, options):
     """But for sums in another order, which may round to the next number in float8.
