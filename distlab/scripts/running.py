@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from distlab.errors import DistlabError, RanksFailed
@@ -46,19 +47,45 @@ OWN_VARIABLES = (
 )
 
 
+# what an optimizer imports at its first step, which takes a second
+COMPILER = "torch._dynamo"
+
+
 class ProgramCluster(Cluster):
     """A cluster for one program, whose ranks are no engines of ipyparallel.
 
     Args:
         early: its fork server.
+        preload: modules that the fork server imports once for all ranks.
     """
 
-    def __init__(self, n: int, early: EarlyServer, threads: int | None, fresh: bool):
+    def __init__(
+        self,
+        n: int,
+        early: EarlyServer,
+        threads: int | None,
+        fresh: bool,
+        preload: tuple[str, ...],
+    ):
         self._early = early
+        self._preload = preload
         super().__init__(n, timeout=TORCH_TIMEOUT, threads=threads, fresh=fresh)
 
     def _adapted(self, plan: Plan) -> Plan:
-        return replace(plan, direct=True, early=self._early)
+        return replace(plan, direct=True, early=self._early, preload=self._preload)
+
+
+def shared_modules(chosen: Chosen) -> tuple[str, ...]:
+    """What is imported once instead of on each rank, if the text of the program needs it.
+
+    Ranks that are fresh share nothing, and one rank has nobody to share with.
+    """
+    if chosen.fresh or chosen.is_module or chosen.ranks == 1:
+        return ()
+    text = b""
+    with contextlib.suppress(OSError):  # the ranks say what is wrong with it
+        text = Path(chosen.program).read_bytes()
+    return (COMPILER,) if b"optim" in text else ()
 
 
 def run_program(chosen: Chosen, requests: Requests, early: EarlyServer) -> int:
@@ -126,6 +153,7 @@ def _run_on_ranks(
                 early,
                 threads=int(given_threads) if given_threads.isdecimal() else None,
                 fresh=chosen.fresh,
+                preload=shared_modules(chosen),
             )
         )
         if chosen.trace:

@@ -98,6 +98,18 @@ def test_a_program_finds_what_torchrun_gives(folder):
     }
 
 
+def test_what_an_optimizer_imports_is_there_before_the_ranks_are(folder):
+    """Forked ranks share it; a fresh one imports it at its first step, as under torchrun."""
+    # it makes a folder among the temporary files otherwise
+    folder.environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder.path / "cache")
+    folder.write("""
+    from torch.optim import SGD
+    print("torch._dynamo" in sys.modules, flush=True)
+    """)
+    assert folder.run().stdout == "True\nTrue\n"
+    assert folder.run("--fresh", "train.py").stdout == "False\nFalse\n"
+
+
 def test_a_module_runs_with_the_working_folder_first(folder):
     folder.write("from .other import word\nprint(word, sys.argv[1:], sys.path[0], __spec__.name)",
                  "pkg/train.py")  # fmt: skip
