@@ -80,7 +80,7 @@ lab: setup
 	@exec $(ENV_PYTHON) -m distlab lab "$(CURDIR)" $(LABARGS)
 
 # The parts of the tests. Most of the time a test waits, for a kernel or for a rank that hangs: five parts run side by
-# side, in an order in which they end together, and each line begins with the name of its part.
+# side, and each line begins with the name of its part.
 PYTEST := $(ENV_PYTHON) -m pytest --color=no
 # Collecting imports every test: a name that moved is missed here in seconds, not in the part that runs last.
 part-lint = $(ENV_PYTHON) -m ruff check . && $(ENV_PYTHON) -m ruff format --check -q . && $(VENV)/bin/lint-imports --no-logo --no-cache \
@@ -110,8 +110,9 @@ part-notebooks = $(PYTEST) --durations=10 tests/notebooks
 part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
-ORDER := browser cluster-notebook nbval-second nbval-first nbval-answers testing cluster-others comparison notebooks \
-  scripts network zoo predict unit lint
+# the longest first: what begins last is short, and no core waits for it alone
+ORDER := nbval-second predict nbval-first cluster-notebook nbval-answers testing notebooks cluster-others browser \
+  scripts zoo comparison network unit lint
 SPLIT := $(patsubst cluster,cluster-notebook zoo predict comparison scripts cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))

@@ -52,6 +52,8 @@ ROOM = "_" * len(reaper.TAG), "_" * 40
 
 def pytest_configure() -> None:
     """Start the warm process, and have it fork."""
+    if reaper.TAG in os.environ:  # on a rank of marked tests, whose pytest has the same plugins
+        return
     # as ipykernel sets it, before matplotlib
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     given = {name: settings.environment("", interface=None)[name] for name in READ_ONCE}

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell
 from distlab.launch import reaper
 from tests.processes import marked, wait_until_gone
 
-from .test_lab import STATE, foreign, open_notebook
+from .test_lab import LOOK_EVERY, STATE, foreign, open_notebook
 
 CELLS = {
     "start": "import distlab\ncluster = distlab.Cluster(4)\ncluster.push({'kept': 7})",
@@ -35,6 +35,7 @@ def shown(page, place, meanwhile=lambda: None):
     page.wait_for_function(
         f"() => {{ const state = ({STATE})(); "
         f"return state.kernel === 'idle' && state.cells[{place}].execution_count !== null; }}",
+        polling=LOOK_EVERY,
     )
     return (
         page.locator(".jp-Notebook .jp-CodeCell").nth(place).locator(".jp-OutputArea").inner_text()

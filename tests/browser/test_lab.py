@@ -9,6 +9,9 @@ from nbformat.v4 import new_code_cell
 
 LESSON = "00_start_here.ipynb"
 RUN_SECONDS = 600  # for the lesson on a busy machine; it takes less than a minute
+# Milliseconds between two looks at STATE while cells run. By itself, Playwright looks at each frame
+# that the page draws, and takes the whole notebook apart each time.
+LOOK_EVERY = 250
 
 # The open notebook as it stands in the page: code cells with their outputs, and whether the kernel
 # is idle.
@@ -44,6 +47,7 @@ def run_all(page):
           return state?.kernel === "idle"
             && (state.cells.some(failed) || state.cells.every(counted)); }}""",
         timeout=RUN_SECONDS * 1000,
+        polling=LOOK_EVERY,
     )
     return page.evaluate(STATE)["cells"]
 

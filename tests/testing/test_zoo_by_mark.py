@@ -9,7 +9,7 @@ from tests.testing.zoo_by_mark import NAMES, SOME
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
     # no traceback is read here, and all of them take long to draw; torch's warnings are no errors
-    options = ("-p", "no:timeout", "--tb=line", "-n", "2", "-W", "default")
+    options = ("-p", "no:timeout", "--tb=line", "-W", "default")
     return Inner(tmp_path_factory.mktemp("zoo"), *options, ROOT / "tests/testing/zoo_by_mark.py")
 
 
