@@ -128,7 +128,8 @@ A100_HOSTS = Network.named("A100 hosts")
 H100_HOSTS = Network.named("H100 hosts")
 B200_HOSTS = Network.named("B200 hosts")
 # 64 of a rack's 72 GPUs, as numbers of GPUs are powers of two
-RACKS = Network.named("GB200 NVL72", hosts=[64], rails=64)
+GB200_RACKS = Network.named("GB200 NVL72", hosts=[64], rails=64)
+GB300_RACKS = Network.named("GB300 NVL72", hosts=[64], rails=64)
 # --- TorchTitan ---
 
 LLAMA2 = {
@@ -517,7 +518,7 @@ BRIDGE_GB200 = PublishedTable(
     "Megatron-Bridge, GB200",
     BRIDGE,
     GB200,
-    RACKS,
+    GB200_RACKS,
     [
         bridge("8B", 8, "8B", 31508, 128, 2, 8192),
         bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192, reshard=True),
@@ -572,7 +573,7 @@ BRIDGE_GB300 = PublishedTable(
     "Megatron-Bridge, GB300",
     BRIDGE,
     GB300,
-    RACKS,
+    GB300_RACKS,
     [
         bridge("8B", 8, "8B", 37556, 128, 2, 8192, captured=True),
         bridge("70B, FSDP", 64, "70B", 4520, 256, 2, 8192, reshard=True),

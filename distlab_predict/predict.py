@@ -6,14 +6,17 @@ recording_process.py and rank_children.py.
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distlab import arguments
+from distlab.compat.ipython import notebook_shell
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
+from distlab.wire.faults import CLUSTER_VARIABLE
 from distlab_predict.branches import decided
 from distlab_predict.interrupted import keeping
 from distlab_predict.nodes import Outcomes, Run
@@ -253,7 +256,10 @@ class Predict:
         return [outcomes[key] for key in fingerprints]
 
 
-predict = Predict(RecordingProcess())
+_recorder = RecordingProcess()
+predict = Predict(_recorder)
+if notebook_shell() is not None and CLUSTER_VARIABLE not in os.environ:  # no rank's
+    _recorder.begin()
 
 
 # --- what is asked for ---

@@ -3,6 +3,9 @@
 Called by predict.py, on the notebook's kernel; rank_children.py reads last words with it, too.
 """
 
+from __future__ import annotations
+
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -22,8 +25,9 @@ LAST_CHARACTERS = 2000  # of what the process has written, shown when it is gone
 class RecordingProcess:
     """The process that records, as long as it is needed.
 
-    The first prediction starts it, and it waits for the next ones with torch imported. It ends with
-    the notebook, and after five idle minutes; the next prediction then starts another one.
+    A notebook that imports `predict` starts it, or the first prediction does. It waits for the next
+    ones with torch imported. It ends with the notebook, and after five idle minutes; the next
+    prediction then starts another one.
     """
 
     def __init__(self) -> None:
@@ -35,19 +39,32 @@ class RecordingProcess:
         Raises:
             ClusterError: the process ended before it had sent that.
         """
-        if self._running is None or self._running.process.poll() is not None:
-            self.stop()
-            self._running = start()
+        running = self._started()
         try:
-            self._running.connection.send(runs)
-            self._running.connection.poll(None)  # other threads' garbage is looked for meanwhile
+            running.connection.send(runs)
+            running.connection.poll(None)  # other threads' garbage is looked for meanwhile
             with garbage.left_alone():
-                return self._running.connection.recv()
+                return running.connection.recv()
         except (EOFError, OSError) as error:
-            raise ClusterError(self._running.end_in_words()) from error
+            raise ClusterError(running.end_in_words()) from error
         except BaseException:
             self.stop()
             raise
+
+    def begin(self) -> None:
+        """Start the process, if there is none, while nobody waits for it.
+
+        Where the system has no room for it, the first prediction says so.
+        """
+        with contextlib.suppress(OSError):
+            self._started()
+
+    def _started(self) -> Running:
+        """The process that runs; it is started, if there is none any more."""
+        if self._running is None or self._running.process.poll() is not None:
+            self.stop()
+            self._running = start()
+        return self._running
 
     def stop(self) -> None:
         """End the process, if there is one, with what it records."""

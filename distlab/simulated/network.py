@@ -312,10 +312,14 @@ NETWORKS = {
     "100 Gb/s Ethernet": Network("20 us", "100 Gb/s", name="100 Gb/s Ethernet"),
     "InfiniBand NDR": Network("2.7 us", "400 Gb/s", name="InfiniBand NDR"),
     "NVLink host": Network("0.6 us", "450 GB/s", name="NVLink host"),
-    # NVIDIA's data sheets and user guides of DGX A100, DGX H100, DGX B200 and GB200 NVL72: NVLink's
-    # bandwidth there is that of both directions together (600, 900, 1,800 GB/s)
+    # NVIDIA's data sheets and user guides of DGX A100, DGX H100, DGX B200, GB200 NVL72 and GB300
+    # NVL72: NVLink's bandwidth there is that of both directions together (600, 900, 1,800 GB/s).
+    # Each B300 has a ConnectX-8 card
+    # (docs.nvidia.com/enterprise-reference-architectures/nvl72-ai-factory, "Components").
     "A100 hosts": _hosts_of_nvidia("A100 hosts", 8, "300 GB/s", 8, "200 Gb/s", "Ampere"),
     "H100 hosts": _hosts_of_nvidia("H100 hosts", 8, "450 GB/s", 8, "400 Gb/s", "Hopper"),
     "B200 hosts": _hosts_of_nvidia("B200 hosts", 8, "900 GB/s", 8, "400 Gb/s", "Blackwell"),
+    "B300 hosts": _hosts_of_nvidia("B300 hosts", 8, "900 GB/s", 8, "800 Gb/s", "Blackwell"),
     "GB200 NVL72": _hosts_of_nvidia("GB200 NVL72", 72, "900 GB/s", 72, "400 Gb/s", "Blackwell"),
+    "GB300 NVL72": _hosts_of_nvidia("GB300 NVL72", 72, "900 GB/s", 72, "800 Gb/s", "Blackwell"),
 }

@@ -45,6 +45,41 @@ def test_it_is_started_again_when_it_was_killed():
     assert recording_process(7).pid != first.pid
 
 
+@pytest.mark.parametrize(("rank", "begins"), [(False, True), (True, False)])
+def test_a_notebook_starts_it_before_the_first_prediction(kernel_program, rank, begins):
+    """And no rank does, which finds `predict` in a function that it is sent."""
+    assert kernel_program(IMPORTING, {"DISTLAB_CLUSTER": "1"} if rank else {}) == str(begins)
+
+
+IMPORTING = """
+import distlab
+print(distlab.predict._recorder._running is not None)
+"""
+
+
+@pytest.fixture
+def kernel_program():
+    """What a program prints in a new Python that has a notebook's shell."""
+    shell = """
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance().kernel = None
+"""
+
+    def run(program, environment):
+        command = [sys.executable, "-c", shell + program]
+        ended = subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return ended.stdout.splitlines()[-1]
+
+    return run
+
+
 def test_what_is_kept_of_a_program_is_small():
     """Asked about another machine, it does not run again, and its data is not in the kernel."""
     data = torch.rand(1_000_000)
