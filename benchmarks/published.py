@@ -9,9 +9,9 @@ over again. The programs of the others only resemble it:
 - Llama 3's paper gives FLOP/s, which count half of what attention could see.
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
 - Megatron-Bridge hides what tensor parallelism gathers and scatters behind products by Transformer
-  Engine's own kernels, where its configurations have it. `async_tensor=True` resembles them, but of
-  one sequence it hides what is scattered alone, as torch's compiler does.
-  It has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
+  Engine's own kernels, where its configurations have it, and adds gradients up in its products.
+  `async_tensor=True` resembles the first, as torch's compiler makes it.
+  Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
   FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
   of some rows in CUDA graphs. Its kernels send a token once to each rank, and on hosts of 8 once to

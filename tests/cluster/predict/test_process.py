@@ -45,12 +45,6 @@ def test_it_is_started_again_when_it_was_killed():
     assert recording_process(7).pid != first.pid
 
 
-@pytest.mark.parametrize(("rank", "begins"), [(False, True), (True, False)])
-def test_a_notebook_starts_it_before_the_first_prediction(kernel_program, rank, begins):
-    """And no rank does, which finds `predict` in a function that it is sent."""
-    assert kernel_program(IMPORTING, {"DISTLAB_CLUSTER": "1"} if rank else {}) == str(begins)
-
-
 IMPORTING = """
 import distlab
 print(distlab.predict._recorder._running is not None)
@@ -78,6 +72,12 @@ InteractiveShell.instance().kernel = None
         return ended.stdout.splitlines()[-1]
 
     return run
+
+
+@pytest.mark.parametrize(("rank", "begins"), [(False, True), (True, False)])
+def test_a_notebook_starts_it_before_the_first_prediction(kernel_program, rank, begins):
+    """And no rank does, which finds `predict` in a function that it is sent."""
+    assert kernel_program(IMPORTING, {"DISTLAB_CLUSTER": "1"} if rank else {}) == str(begins)
 
 
 def test_what_is_kept_of_a_program_is_small():
