@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import fresh_cache
 
@@ -34,7 +35,12 @@ def made():
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """The bytes of each kernel that inductor writes itself, by graph."""
+    """The bytes of each kernel that inductor writes itself, by graph.
+
+    It adds to products as it would for a GPU, where the sum becomes a part of the next kernel. For
+    a CPU that has no instructions for bfloat16, the product adds it.
+    """
+    monkeypatch.setattr(post_grad, "is_gpu", lambda device_type: True)
     found = []
     lower = GraphLowering.codegen
 
