@@ -6,6 +6,7 @@ Runs in pytest's process; the functions of (rank, world_size) at the end run on 
 import contextlib
 import os
 import signal
+import sys
 import threading
 from multiprocessing import forkserver, resource_tracker
 from unittest import mock
@@ -55,6 +56,13 @@ def pids_of_the_running_cluster() -> set[int]:
         if tag in (process.info["cmdline"] or ())
     ]
     return {process.pid for process in [*guards, *processes_of(tag)]}
+
+
+def pid_of_the_recorder() -> set[int]:
+    """The process that records for predictions, if there is one: it stays for the next ones."""
+    module = sys.modules.get("distlab_predict.predict")  # only where tests import it
+    running = module.predict._recorder._running if module else None
+    return {running.process.pid} if running else set()
 
 
 class Shared:
@@ -107,10 +115,10 @@ def temporary_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left(shared):
-    """After the tests of a module, no process of ours is left but those of the shared cluster."""
+    """After the tests of a module, no process of ours is left but those that all modules share."""
     before = {process.pid for process in our_processes()}
     yield
-    kept = before | pids_of_the_running_cluster()
+    kept = before | pids_of_the_running_cluster() | pid_of_the_recorder()
     assert wait_until_gone(lambda: [p for p in our_processes() if p.pid not in kept]) == []
 
 

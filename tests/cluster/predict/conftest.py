@@ -1,11 +1,12 @@
-"""The process that records ends with the tests of a module, which look whether anything is left."""
+"""The process that records imports torch once for the tests of all modules."""
 
 import pytest
 
 import distlab
 
 
-@pytest.fixture(autouse=True, scope="module")
-def recorder_ends(nothing_left):
+@pytest.fixture(autouse=True, scope="session")
+def recorder_ends(shared):
+    """Before the last look at whether any process is left."""
     yield
     distlab.predict._recorder.stop()
