@@ -9,8 +9,11 @@ over again. The programs of the others only resemble it:
 - Llama 3's paper gives FLOP/s, which count half of what attention could see.
 - Megatron-LM's GPT has two matrices in its feed-forward part, ours has three that are shorter.
 - Megatron-Bridge hides what tensor parallelism gathers and scatters behind products by Transformer
-  Engine's own kernels, where its configurations have it, and adds gradients up in its products.
-  `async_tensor=True` resembles the first, as torch's compiler makes it.
+  Engine's own kernels, where its configurations have it. `async_tensor=True` resembles that, as
+  torch's compiler makes it. Its products add up the gradients of micro-batches, and weights in
+  float8 are transposed once in a step, as `adds_in_products=True` does. Its configurations turn
+  that off for FSDP (`gradient_accumulation_fusion`, scripts/performance/utils/helpers.py and
+  configs at v0.2.0).
   Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
   FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
@@ -420,6 +423,7 @@ def bridge(
         "dispatch": dispatch,
         **layout,
     }
+    options["adds_in_products"] = not options["reshard"]  # which FSDP has
     if float8:
         options["float8"] = "gathered"
     kind = EXPERTS if SIZES[size].experts else FLOAT8

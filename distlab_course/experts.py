@@ -91,13 +91,13 @@ def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
     Args:
         rows: of one group after another, shape (row, k).
-        weights: shape (group, n, k).
+        weights: shape (group, n, k), or what this rank has of it.
         ends: the row after the last one of each group, int32.
 
     Returns:
         shape (row, n).
     """
-    return F.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+    return F.grouped_mm(rows, local(weights).transpose(1, 2), offs=ends)
 
 
 class RoutedExperts(nn.Module):
@@ -137,9 +137,8 @@ class RoutedExperts(nn.Module):
         What is between the halves is multiplied by the shares, as it is narrower than the results.
         """
         ends = counts.cumsum(0, dtype=torch.int32)
-        w13, w2 = local(self.w13), local(self.w2)
-        gate, passed = self.multiply(rows, w13, ends).chunk(2, dim=1)
-        return self.multiply(F.silu(gate) * passed * shares[:, None], w2, ends)
+        gate, passed = self.multiply(rows, self.w13, ends).chunk(2, dim=1)
+        return self.multiply(F.silu(gate) * passed * shares[:, None], self.w2, ends)
 
 
 class Mixture(nn.Module):

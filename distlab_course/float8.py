@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from distlab_course.experts import RoutedExperts
-from distlab_course.float8_gathered import in_eight
+from distlab_course.added_products import sum_of
+from distlab_course.experts import RoutedExperts, local
+from distlab_course.float8_gathered import in_columns, in_eight
 from distlab_course.float8_grouped import grouped_in_float8
 from distlab_course.float8_numbers import E4M3, E5M2
 from distlab_course.float8_weights import SentWeight
@@ -46,12 +47,33 @@ def multiply(
     )
 
 
+def multiply_and_add(
+    sums: Tensor, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]
+) -> None:
+    """Add the product of two matrices in float8 to a matrix, in place.
+
+    Args:
+        sums: what this rank has of it.
+        left, right: as of `multiply`. What a rank has of them gives what it has of the product.
+    """
+    one, one_scale = map(local, left)
+    other, other_scale = map(local, right)
+    torch.ops.distlab.scaled_mm_add_(
+        sums,
+        one.contiguous(),
+        other.t().contiguous().t(),
+        one_scale.reciprocal(),
+        other_scale.reciprocal(),
+    )
+
+
 class _Product(torch.autograd.Function):
     """inputs @ weight.T, forward and backward in float8; shapes (..., k) and (n, k)."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, adds: bool) -> Tensor:
         ctx.save_for_backward(inputs, weight)
+        ctx.adds_to = weight if adds else None  # a parameter itself, as its gradient matters
         values, scale = in_eight(weight, E4M3)
         given = _rows(inputs, E4M3)
         result = multiply(given, (values.t(), scale), inputs.dtype, fast=True)
@@ -59,20 +81,24 @@ class _Product(torch.autograd.Function):
         return torch.ops.aten._unsafe_view(result, (*inputs.shape[:-1], result.shape[-1]))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (gradient,) = gradients
         inputs, weight = ctx.saved_tensors
         dtype = gradient.dtype
         grad, scale = _rows(gradient, E5M2)
         of_inputs = None
         if ctx.needs_input_grad[0]:
-            of_inputs = multiply((grad, scale), in_eight(weight, E4M3), dtype, fast=False)
+            of_inputs = multiply((grad, scale), in_columns(weight, E4M3), dtype, fast=False)
             of_inputs = of_inputs.view(inputs.shape)
         of_weight = None
         if ctx.needs_input_grad[1]:
             given = _rows(inputs, E4M3)
-            of_weight = multiply((grad.t(), scale), given, dtype, fast=False)
-        return of_inputs, of_weight
+            sums = None if ctx.adds_to is None else sum_of(ctx.adds_to)
+            if sums is None:
+                of_weight = multiply((grad.t(), scale), given, dtype, fast=False)
+            else:
+                multiply_and_add(sums, (grad.t(), scale), given)
+        return of_inputs, of_weight, None
 
 
 def _rows(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -85,11 +111,19 @@ class Float8Linear(nn.Linear):
     """A linear layer that multiplies in float8; its weight and its results are not in float8.
 
     The number of tokens, and both sizes of the layer, must be multiples of 16 on a GPU.
+
+    Attributes:
+        adds: whether the weight's gradient is added to the one that is there, see adding.py.
+        transposes: whether a weight that is gathered in float8 is also transposed then. Else each
+            backward pass does it.
     """
+
+    adds = False
+    transposes = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Shapes (..., in_features) in, (..., out_features) out."""
-        result: Tensor = _Product.apply(input, self.weight)
+        result: Tensor = _Product.apply(input, self.weight, self.adds)
         if self.bias is not None:
             result = result + self.bias
         return result

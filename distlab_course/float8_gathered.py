@@ -24,27 +24,46 @@ class Gathered(Tensor):
     Attributes:
         eight: the numbers, in float8.
         scale: that they were multiplied with.
+        by_columns: the same numbers, of which those of a column lie one after another; None if
+            nobody has asked for them.
     """
 
     eight: Tensor
     scale: Tensor
+    by_columns: Tensor | None
 
     @staticmethod
-    def __new__(cls: type[Any], values: Tensor, scale: Tensor, dtype: torch.dtype) -> Any:
+    def __new__(
+        cls: type[Any],
+        values: Tensor,
+        scale: Tensor,
+        dtype: torch.dtype,
+        by_columns: Tensor | None = None,
+    ) -> Any:
         return Tensor._make_wrapper_subclass(
             cls, values.shape, strides=values.stride(), dtype=dtype, device=values.device
         )
 
-    def __init__(self, values: Tensor, scale: Tensor, dtype: torch.dtype):
+    def __init__(
+        self,
+        values: Tensor,
+        scale: Tensor,
+        dtype: torch.dtype,
+        by_columns: Tensor | None = None,
+    ):
         self.eight = values
         self.scale = scale
+        self.by_columns = by_columns
 
     def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
-        return ["eight", "scale"], self.dtype
+        names = ["eight", "scale"]
+        if self.by_columns is not None:
+            names.append("by_columns")
+        return names, self.dtype
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, Tensor], dtype: torch.dtype, *_: Any) -> Tensor:
-        return Gathered(inner["eight"], inner["scale"], dtype)
+        return Gathered(inner["eight"], inner["scale"], dtype, inner.get("by_columns"))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares it without `cls`
@@ -56,7 +75,7 @@ class Gathered(Tensor):
         if operator is torch.ops.aten.as_strided.default:  # fully_shard asks for its own shape
             is_same = tuple(args[1]) == tuple(given.shape)
         if is_same:
-            return Gathered(given.eight, given.scale, given.dtype)
+            return Gathered(given.eight, given.scale, given.dtype, given.by_columns)
         if operator is torch.ops.aten.view.default:
             return Gathered(given.eight.view(args[1]), given.scale, given.dtype)
         raise NotImplementedError(f"{operator} of a tensor that was gathered in float8")
@@ -73,17 +92,38 @@ def in_eight(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if isinstance(values, Gathered):
         return values.eight, values.scale
     if isinstance(values, DTensor) and isinstance(values._local_tensor, Gathered):
-        return _of_local(values, values._local_tensor)
+        local = values._local_tensor
+        return _of_local(values, local.eight, values.stride()), _scale_of_local(values, local)
     return scaled(values, dtype)
 
 
-def _of_local(values: DTensor, local: Gathered) -> tuple[Tensor, Tensor]:
-    """The same of a tensor that each rank of tensor parallelism has gathered, whole or a part."""
+def in_columns(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A matrix in float8 with its scale, by columns if it is there like that.
+
+    Runs on: anywhere.
+
+    Args:
+        dtype: as of `in_eight`.
+    """
+    local = weight._local_tensor if isinstance(weight, DTensor) else weight
+    if not isinstance(local, Gathered) or local.by_columns is None:
+        return in_eight(weight, dtype)
+    if not isinstance(weight, DTensor):
+        return local.by_columns, local.scale
+    by_columns = _of_local(weight, local.by_columns, (1, weight.shape[0]))
+    return by_columns, _scale_of_local(weight, local)
+
+
+def _of_local(values: DTensor, part: Tensor, stride: tuple[int, ...]) -> DTensor:
+    """The numbers of a tensor that each rank of tensor parallelism has, whole or a part."""
+    sizes: dict[str, Any] = {"shape": values.shape, "stride": stride}
+    return DTensor.from_local(part, values.device_mesh, values.placements, run_check=False, **sizes)
+
+
+def _scale_of_local(values: DTensor, local: Gathered) -> DTensor:
+    """The scale of such a tensor, which each rank has."""
     mesh = values.device_mesh
-    sizes: dict[str, Any] = {"shape": values.shape, "stride": values.stride()}
-    eight = DTensor.from_local(local.eight, mesh, values.placements, run_check=False, **sizes)
-    everywhere = [Replicate()] * mesh.ndim
-    return eight, DTensor.from_local(local.scale, mesh, everywhere, run_check=False)
+    return DTensor.from_local(local.scale, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 # --- along a sequence, in tensor parallelism ---

@@ -18,23 +18,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from distlab_course.added_products import placed_as, sum_of
+from distlab_course.experts import local
 from distlab_course.float8_numbers import E4M3, cast, scale_of
 
 
-def grouped_in_float8(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+def grouped_in_float8(rows: Tensor, weights: Tensor, ends: Tensor, adds: bool = False) -> Tensor:
     """Each group's rows times its matrix, forward and backward in float8.
 
     Runs on: anywhere.
 
     Args:
         rows: of one group after another, shape (row, k).
-        weights: shape (group, n, k).
+        weights: shape (group, n, k), or what this rank has of it.
         ends: the row after the last one of each group, int32.
+        adds: whether the weights' gradient is added to the one that is there, see adding.py.
 
     Returns:
         shape (row, n), in the format of the rows. A GPU rounds to bfloat16, and so does a CPU.
     """
-    result: Tensor = _GroupedProduct.apply(rows, weights, ends)
+    result: Tensor = _GroupedProduct.apply(rows, weights if adds else local(weights), ends, adds)
     return result
 
 
@@ -42,15 +45,16 @@ class _GroupedProduct(torch.autograd.Function):
     """rows @ weights.transpose(1, 2) of each group."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weights, ends)
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, adds: bool) -> Tensor:
+        ctx.save_for_backward(rows, local(weights), ends)
+        ctx.adds_to = weights if adds else None
         left, left_scale = _scaled_along(rows, 1)
-        right, right_scale = _scaled_along(weights, 2)
+        right, right_scale = _scaled_along(local(weights), 2)
         product = _product(left, right.transpose(1, 2), left_scale, right_scale, ends)
         return product.type_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         (gradient,) = gradients
         rows, weights, ends = ctx.saved_tensors
         of_rows = None
@@ -58,8 +62,11 @@ class _GroupedProduct(torch.autograd.Function):
             of_rows = _gradient_of_rows(gradient, weights, ends).type_as(rows)
         of_weights = None
         if ctx.needs_input_grad[1]:
-            of_weights = _gradient_of_weights(gradient, rows, ends).type_as(weights)
-        return of_rows, of_weights, None
+            if ctx.adds_to is None:
+                of_weights = _gradient_of_weights(gradient, rows, ends).type_as(weights)
+            else:
+                of_weights = _added(ctx.adds_to, gradient, rows, ends)
+        return of_rows, of_weights, None, None
 
 
 def _gradient_of_rows(gradient: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
@@ -73,11 +80,28 @@ def _gradient_of_weights(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor
     """The sum over each group's rows; shapes (row, n) and (row, k), result (group, n, k)."""
     if len(rows) == 0:  # no token chose any of these experts
         return gradient.new_zeros(len(ends), gradient.shape[1], rows.shape[1])
+    return _product(*_summands(gradient, rows, ends))
+
+
+def _added(weights: Tensor, gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor | None:
+    """The same, as the gradient of a parameter; None if it was added to the one that is there."""
+    sums = sum_of(weights)
+    if sums is None:
+        return placed_as(weights, _gradient_of_weights(gradient, rows, ends).type_as(weights))
+    if len(rows) > 0:
+        torch.ops.distlab.scaled_grouped_mm_add_(sums, *_summands(gradient, rows, ends))
+    return None
+
+
+def _summands(
+    gradient: Tensor, rows: Tensor, ends: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The matrices whose product is the gradient of the weights, as `_product` takes them."""
     left, left_scale = _scaled_along(gradient, 0)
     right, right_scale = _scaled_along(rows, 0)
     left_scales = left_scale.repeat(len(ends))
     right_scales = right_scale.repeat(len(ends))
-    return _product(left.t().contiguous(), _by_columns(right), left_scales, right_scales, ends)
+    return left.t().contiguous(), _by_columns(right), left_scales, right_scales, ends
 
 
 def _product(
@@ -88,14 +112,14 @@ def _product(
     Args:
         left: read row by row.
         right: read column by column.
-        left_scale, right_scale: that the rows and columns were multiplied with.
+        left_scale, right_scale: to multiply the rows and columns with.
         ends: of the groups.
     """
     return torch._scaled_grouped_mm(
         left,
         right,
-        left_scale.reciprocal(),
-        right_scale.reciprocal(),
+        left_scale,
+        right_scale,
         offs=ends,
         out_dtype=torch.bfloat16,
         use_fast_accum=True,
@@ -103,9 +127,9 @@ def _product(
 
 
 def _scaled_along(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """A tensor in float8, and its scales: one for all numbers along a dimension."""
+    """A tensor in float8, and for all numbers along a dimension what it must be multiplied with."""
     scale = scale_of(values.abs().amax(dim, keepdim=True), E4M3).log2().floor().exp2()
-    return cast(values, scale, E4M3), scale.squeeze(dim)
+    return cast(values, scale, E4M3), scale.squeeze(dim).reciprocal()
 
 
 def _by_columns(matrices: Tensor) -> Tensor:

@@ -93,10 +93,14 @@ class SentWeight(Tensor):
         mesh: DeviceMesh,
         outer_size: torch.Size,
         outer_stride: tuple[int, ...],
-        module: nn.Module,
+        module: Any,
         mp_policy: MixedPrecisionPolicy,
-    ) -> tuple[tuple[Tensor], tuple[Tensor]]:
-        """What `fully_shard` sends, and what it keeps for `fsdp_post_all_gather`."""
+    ) -> tuple[tuple[Tensor], tuple[Tensor, bool]]:
+        """What `fully_shard` sends, and what it keeps for `fsdp_post_all_gather`.
+
+        Args:
+            module: the layer, a Float8Linear.
+        """
         if self.scale:
             (scale,) = self.scale
         else:  # in the first step
@@ -104,24 +108,33 @@ class SentWeight(Tensor):
             dist.all_reduce(largest, dist.ReduceOp.MAX, mesh.get_group())
             scale = scale_of(largest, E4M3)
         values = cast(self.part, scale, E4M3)
-        return (values.view(torch.uint8),), (scale,)  # gloo does not know float8
+        return (values.view(torch.uint8),), (scale, module.transposes)  # gloo does not know float8
 
     def fsdp_post_all_gather(
         self,
         outputs: tuple[Tensor],
-        metadata: tuple[Tensor],
+        metadata: tuple[Tensor, bool],
         dtype: torch.dtype,
         *,
         out: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor]] | None:
-        """The gathered weight; when there is one already, only its scale is new."""
+    ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+        """The gathered weight; when there is one already, only its scale is new.
+
+        If it is transposed as well, `fully_shard` also lets that go, and gives it memory again.
+        """
         (sent,) = outputs
-        (scale,) = metadata
+        scale, transposes = metadata
         if out is None:
-            return Gathered(sent.view(E4M3), scale, dtype), (sent,)
+            eight = sent.view(E4M3)
+            if not transposes:
+                return Gathered(eight, scale, dtype), (sent,)
+            columns = eight.t().contiguous()
+            return Gathered(eight, scale, dtype, columns.t()), (sent, columns)
         # to_local() would give another one with the same numbers
-        weight = out._local_tensor if isinstance(out, DTensor) else out
-        weight.scale = scale  # type: ignore[attr-defined]  # a Gathered, made above
+        weight: Any = out._local_tensor if isinstance(out, DTensor) else out
+        weight.scale = scale  # of a Gathered, made above
+        if transposes:
+            weight.by_columns.t().copy_(weight.eight.t())
         return None
 
 

@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
 
+from distlab_course.adding import add_in_products
 from distlab_course.dividing import (
     dispatch_of,
     mesh_of_experts,
@@ -33,7 +34,7 @@ from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
 from distlab_course.micro_pipelined import pipeline_products
 from distlab_course.optimizing import clip, give_states, optimizer_of
-from distlab_course.pretraining_arguments import check, check_dispatch
+from distlab_course.pretraining_arguments import check, check_dispatch, check_sums
 from distlab_course.recomputing import recomputed
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
@@ -78,6 +79,7 @@ def train(
     dtype: torch.dtype = torch.bfloat16,
     reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
+    adds_in_products: bool = False,
     fill: Callable[[Llama], None] = nothing,
     resumed: bool = False,
     steps: int = 2,
@@ -117,6 +119,11 @@ def train(
         float8: whether linear layers and experts multiply in float8, but for the last layer and
             routers: "no", "yes", or "gathered", where FSDP also gathers the weights of linear
             layers in float8.
+        adds_in_products: whether the products that make gradients of weights add them to those of
+            the micro-batches before, as in Transformer Engine, instead of kernels of their own. Of
+            weights that are gathered in float8 and stay, a transposed copy is then made once in a
+            step, and not by each backward pass. FSDP must add up gradients in the format in which
+            they are computed, `dtype`.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
@@ -125,6 +132,7 @@ def train(
     count = microbatches or pipeline
     check(recompute, float8, compiles and tensor > 1, size, expert, pipeline, stages, batch, count)
     check_dispatch(dispatch, expert, host)
+    check_sums(adds_in_products, compiles, dtype, reduce_dtype)
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     if async_tensor and torch.cuda.is_available():
@@ -138,6 +146,8 @@ def train(
     models = []
     for stage in range(first_stage, num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
+        if adds_in_products:
+            add_in_products(model, keep=not reshard)
         if send is not None:
             for mixture in model.mixtures():
                 mixture.experts.dispatch = send

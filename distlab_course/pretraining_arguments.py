@@ -3,6 +3,8 @@
 Called by pretraining.py; it runs on the ranks, or in predict's process.
 """
 
+import torch
+
 from distlab_course.recomputing import RECOMPUTE
 from distlab_course.sizes import Size
 
@@ -69,4 +71,26 @@ def check_dispatch(dispatch: str, expert: int, host: int) -> None:
         raise ValueError(
             f"host must divide the {expert} ranks that share experts, or be a multiple of them, "
             f"got {host!r}. Call train(..., dispatch='ranks')."
+        )
+
+
+def check_sums(
+    adds_in_products: bool, compiles: bool, dtype: torch.dtype, reduce_dtype: torch.dtype
+) -> None:
+    """Refuse ways of adding up gradients that cannot be.
+
+    Raises:
+        ValueError: which argument it is, and what to call instead.
+    """
+    if not adds_in_products:
+        return
+    if compiles:
+        raise ValueError(
+            "compiles must be False where products add up gradients, got True: torch's compiler "
+            "does not see the gradient that is there. Call train(..., adds_in_products=False)."
+        )
+    if reduce_dtype != dtype:
+        raise ValueError(
+            f"reduce_dtype must be dtype where products add up gradients, got {reduce_dtype!r}. "
+            f"Call train(..., reduce_dtype={dtype})."
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distlab.compat import torch as private
 from distlab_predict import nodes
-from distlab_predict.torch_fake import operator_name, place_of
+from distlab_predict.torch_fake import COURSE, operator_name, place_of
 
 # libraries of torch's own operators, whose FLOPs torch counts if they have any that matter
 COUNTED = {"aten", "fsdp", "prims"}
@@ -39,14 +39,24 @@ PRODUCTS = {
     "mm": 0,
     "bmm": 0,
     "addmm": 1,
+    "addmm_": 1,
     "baddbmm": 1,
+    "baddbmm_": 1,
     "addbmm": 1,
+    "addbmm_": 1,
     "_addmm_activation": 1,
     "_scaled_mm": 0,
     "_scaled_mm_v2": 0,
     "_int_mm": 0,
+    "scaled_mm_add_": 1,
 }
-GROUPED = {"_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"}
+GROUPED = {  # likewise
+    "_grouped_mm": 0,
+    "_scaled_grouped_mm": 0,
+    "_scaled_grouped_mm_v2": 0,
+    "grouped_mm_add_": 1,
+    "scaled_grouped_mm_add_": 1,
+}
 CONVOLUTIONS = ("convolution", "cudnn_convolution", "_convolution", "mkldnn_convolution")
 # of attention: whether heads are the dimension after the batch, or the one after the places
 ATTENTION = {
@@ -138,7 +148,7 @@ def _most_read(given: Sequence[Tensor]) -> str:
 @functools.cache
 def _describe_of(operator: Any) -> Describe | None:
     """The function that says the kind and the shape of an operator's work; None if it has none."""
-    if operator.namespace != "aten":
+    if operator.namespace not in ("aten", COURSE):
         return None
     name = operator_name(operator)
     if name in PRODUCTS:
@@ -146,7 +156,7 @@ def _describe_of(operator: Any) -> Describe | None:
     if name == "linear":
         return _linear
     if name in GROUPED:
-        return _grouped
+        return functools.partial(_grouped, GROUPED[name])
     forward = name.replace("_backward", "_forward")
     for own in (name, forward, name.removesuffix("_backward")):
         if own in ATTENTION:
@@ -178,7 +188,7 @@ def _first_matrix(operator: Any, args: tuple) -> Tensor:
     name = operator_name(operator)
     if _is_backward(operator):
         return args[place_of(operator, "query")]
-    return args[PRODUCTS.get(name, 0)]
+    return args[PRODUCTS.get(name) or GROUPED.get(name, 0)]
 
 
 # --- shapes ---
@@ -196,9 +206,9 @@ def _linear(args: tuple, _: dict[str, Any]) -> tuple[str, Shape]:
     return nodes.PRODUCT, (1, values.numel() // k, n, k)
 
 
-def _grouped(args: tuple, kwargs: dict[str, Any]) -> tuple[str, Shape]:
+def _grouped(place: int, args: tuple, kwargs: dict[str, Any]) -> tuple[str, Shape]:
     """Of groups whose rows lie together, or whose columns do, or what they add up over does."""
-    first, second = args[0], args[1]
+    first, second = args[place], args[place + 1]
     k = first.shape[-1]
     n = second.shape[-1]
     if first.dim() == 3 and second.dim() == 3:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NeedsData = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
 
 READING = torch.ops.aten._local_scalar_dense.default  # the operator that gives Python a number
+COURSE = "distlab"  # the library of operators of the course, see distlab_course/added_products.py
 DEVICE = torch.ops.prim.device.default  # C++ calls it to learn where a tensor is
 
 

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from distlab_predict import torch_routing
+from distlab_predict.torch_fake import COURSE
 from distlab_predict.torch_lists import makes_nothing_new
 
 MOST_KNOWN = 1 << 17  # elements of a tensor whose values are kept
@@ -21,7 +22,7 @@ MOST_FRACTIONS = 1 << 10  # likewise, of one with fractions
 # operators that make a tensor of nothing but numbers, or of random ones
 MADE_OF_NUMBERS = {"arange", "eye", "full", "ones", "randint", "randperm", "zeros"}
 DRAWN = "random_"  # the operator that draws a whole number, such as a seed, into a tensor
-COMPUTING = {"aten", "prims"}  # libraries of operators whose values can be computed here
+COMPUTING = {"aten", "prims", COURSE}  # libraries of operators whose values can be computed here
 SILENT = {"prim", "profiler"}  # those of operators that write nothing
 # what raises where a result depends on values
 NEEDS_VALUES = (

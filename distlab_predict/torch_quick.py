@@ -21,14 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distlab.compat.torch import key_of
 from distlab_predict import torch_known
 from distlab_predict.routing import Routing, mark_of
-from distlab_predict.torch_fake import operator_name, tensors_in
+from distlab_predict.torch_fake import COURSE, operator_name, tensors_in
 from distlab_predict.torch_patches import put
 
 # of operators that only compute their results, and have no effect elsewhere
-LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor"}
+LIBRARIES = {"aten", "prims", "_c10d_functional", "_dtensor", COURSE}
 
 # operators that are given known values, the ends of groups, and make none of them
-WITHOUT_VALUES = {"_grouped_mm", "_scaled_grouped_mm"}
+WITHOUT_VALUES = {
+    "_grouped_mm",
+    "_scaled_grouped_mm",
+    "grouped_mm_add_",
+    "scaled_grouped_mm_add_",
+}
 
 # most kinds of arguments that are no tensors
 SINGLE = {bool, int, float, str, type(None), torch.device, torch.dtype, torch.layout}

@@ -15,6 +15,12 @@ from distlab_predict.runs import run_of
 from distlab_predict.torch_pipelines import can_repeat
 
 SMALL = Size(64, 4, 4, 128, kv_heads=2, vocabulary=64)
+ADDED = {
+    "adds_in_products": True,
+    "reduce_dtype": torch.bfloat16,
+    "reshard": False,
+    "recompute": "none",
+}
 EXPERTS = replace(SMALL, experts=Experts(8, 2, 32))
 WIDTH = 16
 MICROBATCHES = 8
@@ -136,6 +142,8 @@ def passes(recordings):
         ({"reshard": True}, 4, False),
         ({"size": EXPERTS, "expert": 2, "recompute": "none", "reshard": False}, 4, True),
         ({"size": EXPERTS, "expert": 4, "dispatch": "hosts", "host": 2}, 8, True),
+        (ADDED | {"float8": "gathered", "tensor": 2, "stages": 2}, 4, True),
+        (ADDED | {"size": EXPERTS, "expert": 2, "float8": "gathered"}, 4, True),
     ],
 )
 def test_a_pretraining_with_repeated_micro_batches_is_noted_like_the_whole(

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from distlab_course import added_products  # noqa: F401 - it gives torch operators
 from distlab_predict.operators import flops_of_shape
 from tests.unit.predict.noted import kernels
 
 MATRIX = torch.ops.aten
+OWN = torch.ops.distlab  # of added_products
 
 
 def last(program):
@@ -70,6 +72,54 @@ def test_products_of_groups_have_the_shape_of_all_of_them(case):
     assert (kernel.kind, kernel.shape) == ("grouped", shape)
     _, m, n, k = shape
     assert kernel.flops == 2 * m * n * k
+
+
+def plain_and_added():
+    return bfloat16(3, 7).addmm_(bfloat16(3, 5), bfloat16(5, 7))
+
+
+def scaled_and_added():
+    scale = torch.empty(())
+    left, right = float8(32, 64), float8(48, 64).t()
+    return OWN.scaled_mm_add_(bfloat16(32, 48), left, right, scale, scale)
+
+
+def grouped_and_added():
+    ends = torch.empty(3, dtype=torch.int32)
+    return OWN.grouped_mm_add_(bfloat16(3, 24, 8), bfloat16(24, 48), bfloat16(48, 8), ends)
+
+
+def scaled_groups_and_added():
+    ends = torch.empty(3, dtype=torch.int32)
+    matrices = float8(32, 48), float8(16, 48).t()
+    scales = torch.empty(3 * 32), torch.empty(3 * 16)
+    return OWN.scaled_grouped_mm_add_(bfloat16(3, 32, 16), *matrices, *scales, ends)
+
+
+# with the bytes of sums and matrices, and those of scales and ends
+ADDED = {
+    plain_and_added: ((1, 3, 7, 5), "bfloat16", (2 * 2 * 21, 2 * 15, 2 * 35)),
+    scaled_and_added: ((1, 32, 48, 64), "float8_e4m3fn", (4 * 32 * 48, 32 * 64, 48 * 64, 8)),
+    grouped_and_added: (
+        (3, 72, 8, 16),
+        "bfloat16",
+        (4 * 3 * 24 * 8, 2 * 24 * 48, 2 * 48 * 8, 12),
+    ),
+    scaled_groups_and_added: (
+        (3, 96, 16, 16),
+        "float8_e4m3fn",
+        (4 * 3 * 32 * 16, 32 * 48, 16 * 48, 4 * 3 * 48, 12),
+    ),
+}
+
+
+@pytest.mark.parametrize("program", ADDED)
+def test_a_product_that_is_added_is_one_kernel_that_reads_and_writes_the_sums(program):
+    shape, dtype, num_bytes = ADDED[program]
+    (kernel,) = [kernel for kernel in kernels(program) if kernel.kind != "bytes"]
+    _, m, n, k = shape
+    assert (kernel.shape, kernel.dtype, kernel.flops) == (shape, dtype, 2 * m * n * k)
+    assert kernel.num_bytes == sum(num_bytes)
 
 
 def attention(name, *options, keys=40):

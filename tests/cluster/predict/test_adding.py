@@ -1,0 +1,114 @@
+"""The course's pretraining step whose products add up gradients: on real ranks, and predicted."""
+
+import dataclasses
+import functools
+from collections import Counter
+
+import pytest
+import torch
+
+import distlab
+from distlab_course.pretraining import train
+from distlab_course.sizes import Experts, Size
+from distlab_predict.nodes import Kernel
+from tests.cluster.predict.filled_models import gradients_of_train
+
+CLUSTER = {"n": 4, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
+DENSE = Size(64, 2, 4, 128, 4, 256)
+EXPERTS = dataclasses.replace(DENSE, experts=Experts(4, 2, 48, shared=32, dense=1))
+NETWORK = distlab.Network("5 us", "1 GB/s")
+WHOLE = {"microbatches": 2, "reshard": False}
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (DENSE, WHOLE),
+        (DENSE, {"pipeline": 2, "tensor": 2}),
+        (DENSE, WHOLE | {"tensor": 2, "recompute": "full"}),
+        (EXPERTS, WHOLE | {"expert": 2}),
+        (EXPERTS, {"expert": 2, "pipeline": 2, "dispatch": "ranks", "microbatches": 4}),
+        (DENSE, WHOLE | {"float8": "gathered"}),
+        (DENSE, {"float8": "gathered", "pipeline": 2, "tensor": 2, "steps": 2}),
+        (DENSE, {"float8": "yes", "pipeline": 2, "stages": 2, "recompute": "none"}),
+        (EXPERTS, WHOLE | {"float8": "gathered", "expert": 4, "tensor": 2, "steps": 2}),
+    ],
+    ids=[
+        "whole",
+        "pipeline",
+        "tensor",
+        "experts",
+        "experts in a pipeline",
+        "float8",
+        "float8 in a pipeline",
+        "float8, cast by each pass",
+        "experts in float8",
+    ],
+)
+def test_gradients_are_those_that_autograd_adds_up(cluster, size, options):
+    """Of the last step; float8 also has the same scales."""
+    found = []
+    for adds in (False, True):
+        run = functools.partial(gradients_of_train, size=size, adds_in_products=adds, **options)
+        found.append(cluster.run(run))
+    for usual, added in zip(*found, strict=True):
+        assert set(added) == set(usual)
+        for name, gradient in added.items():
+            assert gradient.norm() > 0
+            torch.testing.assert_close(gradient, usual[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+MICROBATCHES = 4
+
+
+def kernels(size, **options):
+    """How many of each name a predicted step has, the bytes of all, and the recording."""
+    usual = {"microbatches": MICROBATCHES, "batch": 2 * MICROBATCHES, "length": 64, "steps": 1}
+    usual |= {"recompute": "none", "reduce_dtype": torch.bfloat16, "reshard": False}
+    program = functools.partial(train, size=size, **usual | options)
+    device = distlab.Device.named("H100")
+    (recording, *_) = distlab.predict(program, 4, NETWORK, device).recordings
+    nodes = recording.nodes[slice(*recording.steps[-1])]
+    return [node for node in nodes if isinstance(node, Kernel)], recording
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "name", "products"),
+    [
+        (DENSE, {}, "addmm_", 2 * 7 + 1),
+        (DENSE, {"float8": "gathered"}, "scaled_mm_add_", 2 * 7),
+        (DENSE, {"float8": "gathered", "tensor": 2, "pipeline": 2}, "scaled_mm_add_", 7),
+        (EXPERTS, {"expert": 2}, "grouped_mm_add_", 2),
+        (EXPERTS, {"expert": 2, "float8": "gathered"}, "scaled_grouped_mm_add_", 2),
+    ],
+)
+def test_from_the_second_micro_batch_on_products_add_and_no_kernels(size, options, name, products):
+    usual, _ = kernels(size, **options)
+    added, _ = kernels(size, adds_in_products=True, **options)
+    counts, of_usual = (Counter(kernel.name for kernel in some) for some in (added, usual))
+    assert counts[name] == (MICROBATCHES - 1) * products
+    assert name not in of_usual
+    others = {key: of_usual[key] - counts[key] for key in of_usual | counts}
+    sums = others.pop("add_")
+    assert sums == sum(counts[key] for key in counts if key.endswith(("mm_", "mm_add_")))
+    for product in ("mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm"):
+        sums -= others.pop(product, 0)
+    assert sums == 0
+    flops = [sum(kernel.flops for kernel in some) for some in (added, usual)]
+    assert flops[0] == flops[1]
+    # all else is the same, but for transpositions of weights
+    others = {key: count for key, count in others.items() if count and not key.endswith("add_")}
+    others.pop("addmm_", None)
+    assert set(others) <= {"clone"}
+
+
+def test_weights_in_float8_are_transposed_once_in_a_step_and_kept():
+    layers = 2 * 7
+    options = {"float8": "gathered", "recompute": "none"}
+    found = {}
+    for adds in (False, True):
+        some, recording = kernels(DENSE, adds_in_products=adds, **options)
+        found[adds] = sum(kernel.name == "clone" for kernel in some), sum(recording.peak.values())
+    assert found[False][0] - found[True][0] == layers * (MICROBATCHES - 1)
+    numbers = 2 * (4 * 64 * 64 + 3 * 64 * 128)
+    assert found[True][1] - found[False][1] == pytest.approx(numbers, abs=numbers / 2)
