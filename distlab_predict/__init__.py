@@ -18,13 +18,13 @@ plans.py says which is best, with reasons.py and plan_maps.py. interrupted.py ke
 before a person interrupts.
 
 All of this runs on the notebook's kernel, but recorder.py in a process that forks a child for each
-rank: recording_process.py starts it, and its program is rank_children.py. There, group.py is the
-backend, streams.py and memory.py keep account (peaks.py and allocator.py say what that is on a GPU,
-device_memory.py and memory_shown.py show it), and torch_fake.py, torch_known.py and
-torch_changed.py change torch (with torch_patches.py, what it puts there is in torch_groups.py,
-torch_layers.py and torch_values.py); no_data.py is the number that a tensor without data gives.
-Where a program branches on one, deciding.py answers, and branches.py has it recorded with both
-answers. Of a pipeline, torch_pipelines.py has few micro-batches run: repeats.py repeats them for
-the others (repeats_noted.py is what was noted of one, repeats_moved.py what that would be in
-another place, and torch_alike.py makes the tensors that the program gets).
+rank: recording_process.py starts it, its program is recordings.py, and rank_children.py is a child.
+There, group.py is the backend, streams.py and memory.py keep account (peaks.py and allocator.py say
+what that is on a GPU, device_memory.py and memory_shown.py show it), and torch_fake.py,
+torch_known.py and torch_changed.py change torch (with torch_patches.py, what it puts there is in
+torch_groups.py, torch_layers.py and torch_values.py); no_data.py is the number that a tensor
+without data gives. Where a program branches on one, deciding.py answers, and branches.py has it
+recorded with both answers. Of a pipeline, torch_pipelines.py has few micro-batches run: repeats.py
+repeats them for the others (repeats_noted.py is what was noted of one, repeats_moved.py what that
+would be in another place, and torch_alike.py makes the tensors that the program gets).
 """

@@ -1,6 +1,6 @@
 """Python's search for garbage, where hundreds of thousands of objects are made, and all stay.
 
-Called by timeline.py and recording_process.py, on the notebook's kernel, and by rank_children.py.
+Called by timeline.py and recording_process.py, on the notebook's kernel.
 Each search looks through all of them again, which takes longer than to make them.
 """
 

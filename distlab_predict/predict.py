@@ -1,22 +1,19 @@
 """`distlab.predict` and `predict.sweep`: what a program would do on many ranks, without them.
 
 Called by the notebooks, on the kernel. The program itself runs in a process of its own, see
-recording_process.py and rank_children.py.
+recording_process.py and recordings.py.
 """
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distlab import arguments
-from distlab.compat.ipython import notebook_shell
 from distlab.errors import ArgumentError, RankError
 from distlab.simulated.devices import Device
 from distlab.simulated.network import Network
-from distlab.wire.faults import CLUSTER_VARIABLE
 from distlab_predict.branches import decided
 from distlab_predict.interrupted import keeping
 from distlab_predict.nodes import Outcomes, Run
@@ -24,7 +21,7 @@ from distlab_predict.planner import PLAN, Depth, Planner, at_once
 from distlab_predict.plans import Plan
 from distlab_predict.prediction import Prediction
 from distlab_predict.predictions import Case, Predictions
-from distlab_predict.recording_process import RecordingProcess
+from distlab_predict.recording_process import RecordingProcess, is_asked_soon
 from distlab_predict.runs import (
     EXAMPLE,
     fingerprint,
@@ -258,7 +255,7 @@ class Predict:
 
 _recorder = RecordingProcess()
 predict = Predict(_recorder)
-if notebook_shell() is not None and CLUSTER_VARIABLE not in os.environ:  # no rank's
+if is_asked_soon():
     _recorder.begin()
 
 

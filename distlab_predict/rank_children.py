@@ -1,58 +1,63 @@
-"""Runs a program as each rank that is asked for, in a forked child of the recording process.
+"""Runs a program as a rank, in a forked child of the recording process.
 
-recording_process.py starts this program, sends lists of runs, and receives the outcomes of each.
-torch is imported once, before any child is forked; recorder.py notes what a child calls.
+Called by recordings.py, which says which ranks. torch is imported once, before any child is forked;
+recorder.py notes what a child calls.
 """
 
-import contextlib
 import functools
 import gc
 import os
+import pickle
 import sys
 import tempfile
 import traceback
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO, NoReturn, cast
+from multiprocessing.connection import Connection, Pipe
+from typing import IO, NamedTuple, NoReturn
 
 import torch.distributed as dist
 
-from distlab import machine
 from distlab.programs import end_with_parent
 from distlab.wire import pickling
 from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
 from distlab_predict import (
     deciding,
-    garbage,
     group,
     no_data,
     repeats,
     streams,
-    torch_gpu,
     torch_patches,
     torch_pipelines,
     torch_quick,
 )
-from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
-from distlab_predict.nodes import Outcome, Outcomes, Run
+from distlab_predict.nodes import Outcome, Run
 from distlab_predict.program_output import Output, without_empty_folders
-from distlab_predict.rank_objects import Given, NotSent, Objects, Waiting, Wanted
+from distlab_predict.rank_objects import Given, NotSent, Objects, Wanted
 from distlab_predict.recorder import Recorder
 from distlab_predict.recording_process import last_words
 from distlab_predict.routing import Routing
 
 SELDOM = 100  # collections of younger objects, after which the oldest may be looked through as well
-IDLE_SECONDS = 300.0  # after which this process ends; the next prediction starts another
 
-# --- one rank, in a child ---
+# --- in a child ---
 
 
 class Whole:
     """A child asks for its rank to be recorded with all micro-batches of a pipeline."""
+
+
+class End(NamedTuple):
+    """How a child has ended.
+
+    Attributes:
+        pickled: its outcome, which nobody needs to know in this process.
+        is_failure: whether it is a failure.
+    """
+
+    pickled: bytes
+    is_failure: bool
 
 
 def record(run: Run, rank: int, parent: Connection) -> Outcome | Whole:
@@ -156,29 +161,33 @@ class Child:
     source: Connection
     written: IO[bytes]
 
-    def receive(self) -> int | Given | Wanted | Whole | Outcome:
-        """What the child sends; after its outcome it has ended."""
+    def receive(self) -> int | Given | Wanted | Whole | End:
+        """What the child sends; after a wish to be whole, or at its end, it is gone."""
         try:
-            with garbage.left_alone():
-                received = self.source.recv()
+            received = self.source.recv()
         except EOFError:
             received = None
         if isinstance(received, (int, Given, Wanted)):
             return received
         _, status = os.waitpid(self.pid, 0)
         if received is None:
-            received = failure_of(RuntimeError(self._end_in_words(status)), self.rank)
+            received = end_with(failure_of(RuntimeError(self._end_in_words(status)), self.rank))
         self.source.close()
         self.written.close()
         return received
 
     def _end_in_words(self, status: int) -> str:
         """How a child ended that has sent no outcome, and the end of what it wrote."""
-        ended = f"The recording process ended (exit status {os.waitstatus_to_exitcode(status)})."
+        said = f"The recording process ended (exit status {os.waitstatus_to_exitcode(status)})."
         words = last_words(self.written).strip()
         if not words:
-            return ended
-        return f"{ended} Its last lines:\n{words}"
+            return said
+        return f"{said} Its last lines:\n{words}"
+
+
+def end_with(outcome: Outcome) -> End:
+    """The end of a child with this outcome."""
+    return End(pickle.dumps(outcome), isinstance(outcome, Failure))
 
 
 def start(run: Run, rank: int) -> Child:
@@ -202,15 +211,16 @@ def _send_outcome(run: Run, rank: int, sink: Connection) -> NoReturn:
     status = 1
     # From here nothing may leave this function: the child would go on as its parent.
     try:
-        sink.send(record(run, rank, sink))
+        outcome = record(run, rank, sink)
+        sink.send(outcome if isinstance(outcome, Whole) else end_with(outcome))
         status = 0
     except Exception as error:  # the folder is gone, or what is to be sent cannot be pickled
-        sink.send(failure_of(error, rank))
+        sink.send(end_with(failure_of(error, rank)))
         status = 0
     except SystemExit as end:
         status = _status_of(end)
     except BaseException as error:  # as one of the program's own, which is no Exception
-        sink.send(failure_of(error, rank))
+        sink.send(end_with(failure_of(error, rank)))
         status = 0
     finally:
         os._exit(status)
@@ -224,124 +234,3 @@ def _status_of(end: SystemExit) -> int:
         return end.code & 0xFF  # of a larger one, the system keeps no more
     print(end.code, file=sys.stderr, flush=True)
     return 1
-
-
-# --- all ranks, in the parent ---
-
-
-class Recordings:
-    """The recordings of several runs, as many at once as there are cores.
-
-    Args:
-        runs: what to record.
-    """
-
-    def __init__(self, runs: Sequence[Run]):
-        self._runs = runs
-        # by run, by rank; None for ranks that have not ended
-        self._found: list[dict[int, Outcome | None]] = []
-        # by run: ranks that are recorded only because another one wants their objects
-        self._helpers: list[set[int]] = []
-        self._objects: list[Waiting] = []  # by run
-        # (number of the run, rank), in the order in which they start
-        self._pending: deque[tuple[int, int]] = deque()
-        for number, run in enumerate(runs):
-            self._found.append({})
-            self._helpers.append(set())
-            self._objects.append(Waiting())
-            for rank in run.ranks or [0]:
-                self._add(number, rank)
-        # children with the numbers of their runs, by the connection to them
-        self._running: dict[Connection, tuple[int, Child]] = {}
-
-    def outcomes(self) -> list[Outcomes]:
-        """Record all of them, and return what the ranks of each have noted."""
-        while self._pending or self._running:
-            self._start()
-            # wait takes sockets and numbers too, so its types do not say that these are pipes
-            for source in cast("list[Connection]", wait(list(self._running))):
-                self._receive(source)
-        outcomes = []
-        for found, helpers in zip(self._found, self._helpers, strict=True):
-            outcomes.append(_of_roles(found, helpers))
-        return outcomes
-
-    def _start(self) -> None:
-        """Start as many ranks as there are cores for; those that wait for objects need none."""
-        waiting = sum(len(objects) for objects in self._objects)
-        free = machine.cores() - len(self._running) + waiting
-        while self._pending and free > 0:
-            number, rank = self._pending.popleft()
-            child = start(self._runs[number], rank)
-            self._running[child.source] = (number, child)
-            free -= 1
-        if waiting == len(self._running):
-            for objects in self._objects:
-                objects.give_up()
-
-    def _add(self, number: int, rank: int) -> None:
-        """Have a rank of a run recorded, after those that were added before."""
-        self._found[number][rank] = None
-        self._pending.append((number, rank))
-
-    def _receive(self, source: Connection) -> None:
-        """Act on what a child has sent."""
-        number, child = self._running[source]
-        received = child.receive()
-        objects = self._objects[number]
-        if isinstance(received, Given):
-            objects.give(received)
-        elif isinstance(received, Wanted):
-            if not objects.want(source, received):
-                self._help(number, received.source)
-        elif isinstance(received, int):
-            self._helpers[number].discard(received)
-            if self._follows(number, received):
-                self._add(number, received)
-        elif isinstance(received, Whole):
-            del self._running[source]
-            whole = start(replace(self._runs[number], repeats=False), child.rank)
-            self._running[whole.source] = (number, whole)
-        else:
-            self._found[number][child.rank] = received
-            del self._running[source]
-            objects.end(child.rank)
-
-    def _help(self, number: int, rank: int) -> None:
-        """Have a rank recorded whose objects another one wants; it is not one of the roles."""
-        found = self._found[number]
-        if rank not in found:
-            self._helpers[number].add(rank)
-            self._add(number, rank)
-        elif found[rank] is not None:
-            self._objects[number].end(rank)
-
-    def _follows(self, number: int, rank: int) -> bool:
-        """Whether a rank that another one meets is to be recorded, and is not yet."""
-        run = self._runs[number]
-        found = self._found[number]
-        return run.ranks is None and rank not in found and len(found) < run.max_roles
-
-
-def _of_roles(found: dict[int, Outcome | None], helpers: set[int]) -> Outcomes:
-    """The outcomes of the ranks that stand for all; of others only failures."""
-    outcomes = []
-    for rank, outcome in found.items():
-        if outcome is not None and (rank not in helpers or isinstance(outcome, Failure)):
-            outcomes.append(outcome)
-    return outcomes
-
-
-def main() -> None:
-    """Record the runs that are asked for, until nobody asks for a while.
-
-    The arguments are the descriptor of the connection to the notebook, and the notebook's number.
-    """
-    end_with_parent(int(sys.argv[2]))
-    changed.adapt(group.NAME)
-    torch_gpu.adapt()
-    asks = Connection(int(sys.argv[1]))
-    with contextlib.suppress(EOFError):
-        while asks.poll(IDLE_SECONDS):
-            asks.send(Recordings(asks.recv()).outcomes())
-    os._exit(0)

@@ -2,7 +2,7 @@
 
 Tensors have no data here, so a collective of tensors is only noted. Objects arrive: the child that
 records a rank sends them to its parent, which keeps them for the children of the other ranks, and
-starts the rank that one of them waits for. Called by rank_children.py, on both sides.
+starts the rank that one of them waits for. Called by rank_children.py and recordings.py.
 """
 
 from __future__ import annotations

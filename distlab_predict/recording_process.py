@@ -1,4 +1,4 @@
-"""The process that runs rank_children.py, for all predictions of a notebook.
+"""The process that runs recordings.py, for all predictions of a notebook or a script.
 
 Called by predict.py, on the notebook's kernel; rank_children.py reads last words with it, too.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +16,22 @@ from multiprocessing.connection import Connection, Pipe
 from typing import IO
 
 from distlab import programs
+from distlab.compat.ipython import notebook_shell
 from distlab.errors import ClusterError
+from distlab.wire.faults import CLUSTER_VARIABLE
 from distlab_predict import garbage
-from distlab_predict.nodes import Outcomes, Run
+from distlab_predict.nodes import Outcome, Outcomes, Run
 
 LAST_CHARACTERS = 2000  # of what the process has written, shown when it is gone
+PROGRAM = "distlab_predict.recordings"  # the module that the process runs
+IMPORTING = {"importlib", "_frozen_importlib", "distlab", "distlab_predict"}  # packages
 
 
 class RecordingProcess:
     """The process that records, as long as it is needed.
 
-    A notebook that imports `predict` starts it, or the first prediction does. It waits for the next
-    ones with torch imported. It ends with the notebook, and after five idle minutes; the next
+    A notebook or a script that imports `predict` starts it, or the first prediction does. It waits
+    for the next ones with torch imported. It ends with them, and after five idle minutes; the next
     prediction then starts another one.
     """
 
@@ -42,9 +47,7 @@ class RecordingProcess:
         running = self._started()
         try:
             running.connection.send(runs)
-            running.connection.poll(None)  # other threads' garbage is looked for meanwhile
-            with garbage.left_alone():
-                return running.connection.recv()
+            return _received(running.connection)
         except (EOFError, OSError) as error:
             raise ClusterError(running.end_in_words()) from error
         except BaseException:
@@ -75,13 +78,39 @@ class RecordingProcess:
                 running.process.kill()
 
 
+def is_asked_soon() -> bool:
+    """Whether the module that is being imported belongs to a process that will want predictions.
+
+    A notebook's kernel does, and so does a script that imports it itself, also at a prompt. While
+    it imports its own torch, the recording process does the same on another core. The module of a
+    library may import it for something else, and nobody asks a rank, nor the program that is
+    recorded.
+    """
+    if CLUSTER_VARIABLE in os.environ or "RANK" in os.environ or PROGRAM in sys.modules:
+        return False
+    return notebook_shell() is not None or _imported_by() == "__main__"
+
+
+def _imported_by() -> str:
+    """The name of the module that imports one of distlab's now."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        name = str(frame.f_globals.get("__name__"))
+        package, *_ = name.split(".")
+        if package not in IMPORTING:
+            return name
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
+
+
 @dataclass(frozen=True)
 class Running:
     """A process that has been started.
 
     Attributes:
         process: itself.
-        connection: takes lists of runs, and gives their outcomes.
+        connection: takes lists of runs, and gives each outcome as soon as it is known. At last it
+            gives, by run, the places of its own.
         written: what it has written to its stdout and stderr.
     """
 
@@ -95,6 +124,18 @@ class Running:
         return f"The program's process ended ({code}):\n{last_words(self.written)}"
 
 
+def _received(connection: Connection) -> list[Outcomes]:
+    """The outcomes of each run; they are unpickled while others are still recorded."""
+    received: list[Outcome] = []
+    while True:
+        connection.poll(None)  # other threads' garbage is looked for meanwhile
+        with garbage.left_alone():
+            message = connection.recv()
+        if isinstance(message, list):
+            return [[received[index] for index in own] for own in message]
+        received.append(message)
+
+
 def last_words(written: IO[bytes]) -> str:
     """The end of what a process has written to a file, as a text."""
     written.seek(0)
@@ -106,7 +147,7 @@ def start() -> Running:
     """Start a process that waits for runs."""
     written = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
     connection, its_end = Pipe()
-    command = programs.command("distlab_predict.rank_children")
+    command = programs.command(PROGRAM)
     process = subprocess.Popen(
         [*command, str(its_end.fileno()), str(os.getpid())],
         pass_fds=[its_end.fileno()],

@@ -1,6 +1,6 @@
 """Patches torch so that a program on fake tensors takes the code paths of a GPU.
 
-Called by rank_children.py, before ranks are recorded, and by recorder.py and streams.py. What is
+Called by recordings.py, before ranks are recorded, and by recorder.py and streams.py. What is
 put in the places of torch's own is in torch_groups.py, torch_layers.py and torch_values.py. Tried
 with torch 2.13.
 """

@@ -1,6 +1,6 @@
 """Gives a program that is written for GPUs the GPUs that it asks for.
 
-Called by rank_children.py, before ranks are recorded. The described device is the only one here,
+Called by recordings.py, before ranks are recorded. The described device is the only one here,
 and torch calls it "cpu". What a program puts on "cuda" is put there, so a script for GPUs runs as
 it is, on a machine without any. Tried with torch 2.13.
 """

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from multiprocessing import Pipe
+from types import FunctionType
 
 import pytest
 import torch
@@ -51,33 +52,45 @@ print(distlab.predict._recorder._running is not None)
 """
 
 
-@pytest.fixture
-def kernel_program():
-    """What a program prints in a new Python that has a notebook's shell."""
-    shell = """
+NOTEBOOK = """
 from IPython.core.interactiveshell import InteractiveShell
 InteractiveShell.instance().kernel = None
 """
 
-    def run(program, environment):
-        command = [sys.executable, "-c", shell + program]
-        ended = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return ended.stdout.splitlines()[-1]
 
-    return run
+def printed(program, **environment):
+    """What a program prints in a new Python."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return ended.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("rank", "begins"), [(False, True), (True, False)])
-def test_a_notebook_starts_it_before_the_first_prediction(kernel_program, rank, begins):
+@pytest.mark.parametrize("shell", ["", NOTEBOOK])
+@pytest.mark.parametrize(
+    ("of_a_rank", "begins"), [({}, True), ({"DISTLAB_CLUSTER": "1"}, False), ({"RANK": "0"}, False)]
+)
+def test_a_script_or_a_notebook_starts_it_before_the_first_prediction(shell, of_a_rank, begins):
     """And no rank does, which finds `predict` in a function that it is sent."""
-    assert kernel_program(IMPORTING, {"DISTLAB_CLUSTER": "1"} if rank else {}) == str(begins)
+    assert printed(shell + IMPORTING, **of_a_rank) == str(begins)
+
+
+def test_a_module_that_a_script_imports_does_not_start_it(tmp_path):
+    (tmp_path / "beside_the_script.py").write_text("from distlab import predict")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert printed("import beside_the_script" + IMPORTING, PYTHONPATH=path) == "False"
+
+
+def test_a_program_that_is_recorded_starts_none(capsys):
+    """A function of a script, which is sent by value, belongs to a script there as well."""
+    looks = FunctionType(compile(IMPORTING, "<script>", "exec"), {"__name__": "__main__"})
+    distlab.predict(step(16, looks), 2, *MACHINES)
+    assert capsys.readouterr().out == "False\n"
 
 
 def test_what_is_kept_of_a_program_is_small():
@@ -150,7 +163,7 @@ def test_an_interrupt_ends_what_is_recorded(monkeypatch, python_handles_sigint):
 
 
 def test_it_ends_when_nobody_asks():
-    code = "from distlab_predict import rank_children as r; r.IDLE_SECONDS = 0.1; r.main()"
+    code = "from distlab_predict import recordings as r; r.IDLE_SECONDS = 0.1; r.main()"
     here, there = Pipe()
     with here, there:
         command = [sys.executable, "-c", code, str(there.fileno()), str(os.getpid())]

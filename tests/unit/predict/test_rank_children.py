@@ -21,7 +21,7 @@ FAULTS = [
     "os.write(2, b'why'); os._exit(3)",
 ]
 PROGRAM = """
-import json, os, sys
+import json, os, pickle, sys
 from distlab_predict import rank_children
 
 parent = os.getpid()
@@ -29,7 +29,7 @@ found = {}
 for fault in json.loads(sys.argv[1]):
     exec(f"def fails(*_): {fault}")
     rank_children.record = fails
-    outcome = rank_children.start(None, 3).receive()
+    outcome = pickle.loads(rank_children.start(None, 3).receive().pickled)
     found[fault] = f"{outcome.rank} {outcome.kind} {outcome.message}"
     assert os.getpid() == parent
 print(json.dumps(found))
