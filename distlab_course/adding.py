@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from distlab_course.added_products import placed_as, sum_of
 from distlab_course.experts import RoutedExperts, Router, grouped, local
 from distlab_course.float8 import Float8Linear
-from distlab_course.float8_grouped import grouped_in_float8
+from distlab_course.float8_grouped import Kept, grouped_in_float8
 
 
-def add_in_products(model: nn.Module, keep: bool = True) -> None:
+def add_in_products(model: nn.Module, kept: Kept | None = None) -> None:
     """Have linear layers and experts of a model add up the gradients of their weights.
 
     Routers stay as they are, as their ranks may have parts of sums.
@@ -32,20 +32,23 @@ def add_in_products(model: nn.Module, keep: bool = True) -> None:
 
     Args:
         model: changed in place.
-        keep: whether weights that `fully_shard` gathers in float8 are also transposed then, once.
-            It is better where what was gathered stays for several passes.
+        kept: where weights of experts in float8 are for all passes of a step; clear it after each
+            step. Weights that `fully_shard` gathers in float8 are then also transposed once. None
+            is better where FSDP gathers for each pass.
     """
     gates = {module.gate for module in model.modules() if isinstance(module, Router)}
     for module in model.modules():
         if isinstance(module, Float8Linear):
             module.adds = True
-            module.transposes = keep
+            module.transposes = kept is not None
         elif isinstance(module, nn.Linear) and module not in gates:
             layer: nn.Module = module
             layer.forward = functools.partial(_linear, module)
         elif isinstance(module, RoutedExperts):
-            in_float8 = module.multiply is grouped_in_float8
-            module.multiply = _grouped_in_float8 if in_float8 else _grouped
+            if module.multiply is grouped_in_float8:
+                module.multiply = functools.partial(grouped_in_float8, adds=True, kept=kept)
+            else:
+                module.multiply = _grouped
 
 
 def _linear(layer: nn.Linear, inputs: Tensor) -> Tensor:
@@ -58,9 +61,6 @@ def _grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Each group's rows times its matrix; shapes as in `experts.grouped`."""
     result: Tensor = _GroupedProduct.apply(rows, weights, ends)
     return result
-
-
-_grouped_in_float8 = functools.partial(grouped_in_float8, adds=True)
 
 
 class _Product(torch.autograd.Function):

@@ -12,6 +12,7 @@ multiples of 16. torch has none for CPUs, so this module gives torch one, with t
 multiplied in float32. Tensors without data, as in predictions, have the GPU's.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +23,14 @@ from distlab_course.added_products import placed_as, sum_of
 from distlab_course.experts import local
 from distlab_course.float8_numbers import E4M3, cast, scale_of
 
+Scaled = tuple[Tensor, Tensor]  # numbers in float8, and what they must be multiplied with
+# weights in float8 that serve all passes of a step, by parameter and the function that made them
+Kept = dict[tuple[int, Callable[[Tensor], Scaled]], Scaled]
 
-def grouped_in_float8(rows: Tensor, weights: Tensor, ends: Tensor, adds: bool = False) -> Tensor:
+
+def grouped_in_float8(
+    rows: Tensor, weights: Tensor, ends: Tensor, adds: bool = False, kept: Kept | None = None
+) -> Tensor:
     """Each group's rows times its matrix, forward and backward in float8.
 
     Runs on: anywhere.
@@ -33,11 +40,14 @@ def grouped_in_float8(rows: Tensor, weights: Tensor, ends: Tensor, adds: bool = 
         weights: shape (group, n, k), or what this rank has of it.
         ends: the row after the last one of each group, int32.
         adds: whether the weights' gradient is added to the one that is there, see adding.py.
+        kept: where the weights in float8 are, or will be, for the next pass. Clear it when the
+            optimizer has changed them. None: each pass makes its own.
 
     Returns:
         shape (row, n), in the format of the rows. A GPU rounds to bfloat16, and so does a CPU.
     """
-    result: Tensor = _GroupedProduct.apply(rows, weights if adds else local(weights), ends, adds)
+    weights = weights if adds else local(weights)
+    result: Tensor = _GroupedProduct.apply(rows, weights, ends, adds, kept)
     return result
 
 
@@ -45,35 +55,56 @@ class _GroupedProduct(torch.autograd.Function):
     """rows @ weights.transpose(1, 2) of each group."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, adds: bool) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor, adds: bool, kept: Kept | None
+    ) -> Tensor:
         ctx.save_for_backward(rows, local(weights), ends)
-        ctx.adds_to = weights if adds else None
+        ctx.parameter = weights if adds else None
+        ctx.kept = kept
         left, left_scale = _scaled_along(rows, 1)
-        right, right_scale = _scaled_along(local(weights), 2)
-        product = _product(left, right.transpose(1, 2), left_scale, right_scale, ends)
+        right, right_scale = _once(_transposed, weights, kept)
+        product = _product(left, right, left_scale, right_scale, ends)
         return product.type_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         rows, weights, ends = ctx.saved_tensors
         of_rows = None
         if ctx.needs_input_grad[0]:
-            of_rows = _gradient_of_rows(gradient, weights, ends).type_as(rows)
+            own = weights if ctx.parameter is None else ctx.parameter
+            left, left_scale = _scaled_along(gradient, 1)
+            right, right_scale = _once(_by_columns_of, own, ctx.kept)
+            of_rows = _product(left, right, left_scale, right_scale, ends).type_as(rows)
         of_weights = None
         if ctx.needs_input_grad[1]:
-            if ctx.adds_to is None:
+            if ctx.parameter is None:
                 of_weights = _gradient_of_weights(gradient, rows, ends).type_as(weights)
             else:
-                of_weights = _added(ctx.adds_to, gradient, rows, ends)
-        return of_rows, of_weights, None, None
+                of_weights = _added(ctx.parameter, gradient, rows, ends)
+        return of_rows, of_weights, None, None, None
 
 
-def _gradient_of_rows(gradient: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Each group's gradient times its matrix; shapes (row, n) and (group, n, k)."""
-    left, left_scale = _scaled_along(gradient, 1)
-    right, right_scale = _scaled_along(weights, 1)
-    return _product(left, _by_columns(right), left_scale, right_scale, ends)
+def _once(make: Callable[[Tensor], Scaled], weights: Tensor, kept: Kept | None) -> Scaled:
+    """Weights in float8, made here, or by a pass before."""
+    if kept is None:
+        return make(local(weights))
+    key = id(weights), make
+    if key not in kept:
+        kept[key] = make(local(weights))
+    return kept[key]
+
+
+def _transposed(weights: Tensor) -> Scaled:
+    """What rows are multiplied with; shape (group, n, k), result (group, k, n)."""
+    right, scale = _scaled_along(weights, 2)
+    return right.transpose(1, 2), scale
+
+
+def _by_columns_of(weights: Tensor) -> Scaled:
+    """What the gradient of results is multiplied with; shape (group, n, k)."""
+    right, scale = _scaled_along(weights, 1)
+    return _by_columns(right), scale
 
 
 def _gradient_of_weights(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
@@ -126,7 +157,7 @@ def _product(
     )
 
 
-def _scaled_along(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def _scaled_along(values: Tensor, dim: int) -> Scaled:
     """A tensor in float8, and for all numbers along a dimension what it must be multiplied with."""
     scale = scale_of(values.abs().amax(dim, keepdim=True), E4M3).log2().floor().exp2()
     return cast(values, scale, E4M3), scale.squeeze(dim).reciprocal()

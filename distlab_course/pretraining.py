@@ -30,6 +30,7 @@ from distlab_course.dividing import (
 )
 from distlab_course.experts import Mixture, balance, routers
 from distlab_course.float8 import in_float8
+from distlab_course.float8_grouped import Kept
 from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
 from distlab_course.micro_pipelined import pipeline_products
@@ -120,10 +121,10 @@ def train(
             routers: "no", "yes", or "gathered", where FSDP also gathers the weights of linear
             layers in float8.
         adds_in_products: whether the products that make gradients of weights add them to those of
-            the micro-batches before, as in Transformer Engine, instead of kernels of their own. Of
-            weights that are gathered in float8 and stay, a transposed copy is then made once in a
-            step, and not by each backward pass. FSDP must add up gradients in the format in which
-            they are computed, `dtype`.
+            the micro-batches before, as in Transformer Engine, instead of kernels of their own. If
+            what was gathered stays, experts' weights in float8, and transposed copies of those
+            that are gathered in float8, are made once in a step, and not by each pass. FSDP must
+            add up gradients in the format in which they are computed, `dtype`.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
@@ -143,11 +144,12 @@ def train(
     send = None if experts is None or expert == 1 else dispatch_of(dispatch, experts, host)
     reshard = num_stages == 1 if reshard is None else reshard
     recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8)
+    kept: Kept = {}
     models = []
     for stage in range(first_stage, num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
         if adds_in_products:
-            add_in_products(model, keep=not reshard)
+            add_in_products(model, None if reshard else kept)
         if send is not None:
             for mixture in model.mixtures():
                 mixture.experts.dispatch = send
@@ -175,6 +177,7 @@ def train(
             )
         for _ in range(steps):
             step(models, optimizers, mesh, run)
+            kept.clear()
             if float8 == "gathered":
                 for model in models:
                     share_scales(model)

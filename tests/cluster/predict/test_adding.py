@@ -62,7 +62,7 @@ MICROBATCHES = 4
 
 
 def kernels(size, **options):
-    """How many of each name a predicted step has, the bytes of all, and the recording."""
+    """The kernels of a predicted step, and the recording."""
     usual = {"microbatches": MICROBATCHES, "batch": 2 * MICROBATCHES, "length": 64, "steps": 1}
     usual |= {"recompute": "none", "reduce_dtype": torch.bfloat16, "reshard": False}
     program = functools.partial(train, size=size, **usual | options)
@@ -96,10 +96,10 @@ def test_from_the_second_micro_batch_on_products_add_and_no_kernels(size, option
     assert sums == 0
     flops = [sum(kernel.flops for kernel in some) for some in (added, usual)]
     assert flops[0] == flops[1]
-    # all else is the same, but for transpositions of weights
-    others = {key: count for key, count in others.items() if count and not key.endswith("add_")}
-    others.pop("addmm_", None)
-    assert set(others) <= {"clone"}
+    # all else is the same, but for what makes weights in float8
+    missing = {key for key, count in others.items() if count > 0}
+    assert bool(missing) == ("float8" in options)
+    assert missing <= {"clone"} or name == "scaled_grouped_mm_add_"
 
 
 def test_weights_in_float8_are_transposed_once_in_a_step_and_kept():
@@ -112,3 +112,24 @@ def test_weights_in_float8_are_transposed_once_in_a_step_and_kept():
     assert found[False][0] - found[True][0] == layers * (MICROBATCHES - 1)
     numbers = 2 * (4 * 64 * 64 + 3 * 64 * 128)
     assert found[True][1] - found[False][1] == pytest.approx(numbers, abs=numbers / 2)
+
+
+def test_experts_cast_their_weights_once_in_a_step():
+    """To multiply them forward and backward; the matrices w13 and w2 of one layer."""
+    casts = {}
+    for adds in (False, True):
+        some, _ = kernels(EXPERTS, expert=2, float8="gathered", adds_in_products=adds)
+        casts[adds] = sum(kernel.name == "amax" for kernel in some)
+    assert casts[False] - casts[True] == 2 * 2 * (MICROBATCHES - 1)
+
+
+def test_where_parameters_are_gathered_for_each_pass_nothing_else_is_kept():
+    options = {"float8": "gathered", "expert": 2, "pipeline": 2, "reshard": True}
+    counts = []
+    for adds in (False, True):
+        some, _ = kernels(EXPERTS, adds_in_products=adds, **options)
+        counts.append(Counter(kernel.name for kernel in some))
+    usual, added = counts
+    assert added["scaled_mm_add_"] > 0
+    assert added["clone"] == usual["clone"]
+    assert added["amax"] == usual["amax"]
