@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.cluster.scripts.launched import hear_signals
 from tests.tool import ROOT
 
 PAGE = (ROOT / "docs/scripts.md").read_text()
@@ -35,6 +36,7 @@ def start(words, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=hear_signals,
     )
 
 
