@@ -1,6 +1,6 @@
 """The pipelines that torch's own compiler makes of a block, without running any: as a program.
 
-Its argument is the number of sequences; it prints JSON. Tried with torch 2.13.
+Its arguments are numbers of sequences; it prints JSON, a list for each. Tried with torch 2.13.
 """
 
 import copy
@@ -30,6 +30,12 @@ def main():
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     torch.distributed.is_nccl_available = lambda: True  # or torch makes no pipelines
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tensor",))
+    print(json.dumps([pipelines(mesh, int(sequences)) for sequences in sys.argv[1:]]))
+
+
+def pipelines(mesh, sequences):
+    """How often the compiler makes each of FUSED in a block's passes over so many sequences."""
+    torch._dynamo.reset()
     model = Llama(BLOCK)
     split(model, mesh)
     (block,) = model.blocks.values()
@@ -55,10 +61,10 @@ def main():
         decompositions=select_decomp_table(),
     )
     block.forward = torch.compile(block.forward, backend=backend)
-    part = torch.randn(int(sys.argv[1]), PLACES // RANKS, BLOCK.width, requires_grad=True)
+    part = torch.randn(sequences, PLACES // RANKS, BLOCK.width, requires_grad=True)
     result = block(part)
     result.backward(torch.ones_like(result))
-    print(json.dumps([found[name] for name in FUSED]))
+    return [found[name] for name in FUSED]
 
 
 if __name__ == "__main__":

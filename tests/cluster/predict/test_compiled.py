@@ -12,8 +12,8 @@ from distlab_predict.nodes import BYTES, Kernel
 from tests.cluster.predict.test_layers_and_devices import convolutions
 from tests.cluster.predict.test_predict import FREE, NETWORK, calls
 
-SMALL = Size(256, 4, 8, 512, kv_heads=4, vocabulary=512)
-BATCH = {"size": SMALL, "batch": 2, "length": 512}
+SMALL = Size(256, 2, 8, 512, kv_heads=4, vocabulary=512)
+BATCH = {"size": SMALL, "batch": 2, "length": 512, "resumed": True, "steps": 1}
 
 
 def moved(prediction):
@@ -54,8 +54,8 @@ def test_a_compiled_program_does_the_same_with_fewer_bytes(options):
 
 def test_only_what_a_program_compiles_moves_fewer_bytes():
     """All of it, its blocks and its loss, its blocks, or nothing."""
-    whole = functools.partial(train, **BATCH)
-    blocks = functools.partial(train, **BATCH, compiles=True)
+    whole = functools.partial(train, **BATCH, recompute="op")
+    blocks = functools.partial(whole, compiles=True)
     with_loss = functools.partial(blocks, compiles_loss=True)
     sizes = []
     for program, compiled in ((whole, True), (with_loss, True), (blocks, True), (blocks, False)):
@@ -72,7 +72,8 @@ def test_a_compiled_loss_has_fewer_scores_in_float32(tensor):
     has two in bfloat16. With tensor parallelism each has one in float32 more, which it writes into.
     """
     size = Size(64, 1, 2, 128, kv_heads=2, vocabulary=4096)
-    program = functools.partial(train, size=size, batch=2, length=256, compiles=True, tensor=tensor)
+    usual = {**BATCH, "size": size, "length": 256}
+    program = functools.partial(train, **usual, compiles=True, tensor=tensor)
     scores = 2 * 256 * 4096 // tensor
     activations = []
     for compiles_loss in (False, True):
@@ -85,8 +86,8 @@ def test_a_compiled_loss_has_fewer_scores_in_float32(tensor):
 def test_a_sweep_of_compiled_programs():
     choices = {"recompute": ["op", "full"]}
     program = functools.partial(train, **BATCH)
-    table = distlab.predict.sweep(program, [4], NETWORK, FREE, compiled=True, **choices)
-    eager = distlab.predict.sweep(program, [4], NETWORK, FREE, **choices)
+    table = distlab.predict.sweep(program, [8], NETWORK, FREE, compiled=True, **choices)
+    eager = distlab.predict.sweep(program, [8], NETWORK, FREE, **choices)
     for one, other in zip(table, eager, strict=True):
         assert moved(one.prediction) < moved(other.prediction)
 

@@ -82,8 +82,19 @@ PLACES = 64
 BLOCK = Size(1024, 1, 16, 4096, kv_heads=8, vocabulary=512)
 
 
-@pytest.mark.parametrize("sequences", [1, 2])
-def test_the_pipelines_are_those_that_the_compiler_makes(sequences):
+SEQUENCES = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def of_torch():
+    """How many pipelines torch's compiler makes, by the number of sequences."""
+    done = python("-m", "tests.cluster.predict.pipelines_of_torch", *map(str, SEQUENCES))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(SEQUENCES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("sequences", SEQUENCES)
+def test_the_pipelines_are_those_that_the_compiler_makes(sequences, of_torch):
     """torch's own makes them of the same block, with operators that only GPUs have."""
     before, after = [
         calls(
@@ -97,10 +108,7 @@ def test_the_pipelines_are_those_that_the_compiler_makes(sequences):
         )
         for is_async in (False, True)
     ]
-    script = "tests.cluster.predict.pipelines_of_torch"
-    done = python("-m", script, str(sequences))
-    assert done.returncode == 0, done.stderr
-    gathers, scatters = json.loads(done.stdout.splitlines()[-1])
+    gathers, scatters = of_torch[sequences]
     assert before["all_gather"] - after["all_gather"] == gathers
     assert before["reduce_scatter"] - after["reduce_scatter"] == scatters
 

@@ -3,11 +3,11 @@
 But for one with a context, as torch's attention of a CPU cannot be shared.
 """
 
-import dataclasses
 import functools
 import inspect
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +19,8 @@ from distlab_predict.drawn import Drawn
 
 NETWORK, FREE = distlab.Network("5 us", "1 GB/s"), distlab.Device("1000000 PFLOP/s")
 CLUSTER = {"n": 4, "timeout": 60, "network": NETWORK}
-SIZE = Size(64, 8, 4, 128, 4, 256)
+LAYERS = 4
+SIZE = Size(64, LAYERS, 4, 128, 4, 256)
 SMALL = functools.partial(train, size=SIZE, length=32)
 
 
@@ -39,11 +40,11 @@ def test_a_sharded_step_takes_what_is_predicted(cluster):
 
 
 def test_the_last_block_and_the_ends_of_a_model_are_gathered_once():
-    """Of eight blocks, the other seven are gathered again for the backward pass."""
+    """The other blocks are gathered again for the backward pass."""
     recording = distlab.predict(SMALL, 4, NETWORK, FREE).recordings[0]
     last_step = recording.nodes[slice(*recording.steps[-1])]
     gathers = sum(getattr(node, "name", "") == "all_gather" for node in last_step)
-    assert gathers == 2 * 7 + 1 + 1
+    assert gathers == 2 * (LAYERS - 1) + 1 + 1
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, op
 
 def test_ranks_that_share_sequences_gather_keys_and_values_as_few_as_there_are():
     """Two sequences of 16 places; two heads with keys and values, 16 numbers of two bytes."""
-    few = functools.partial(SMALL, size=Size(64, 8, 4, 128, 2, 256), context=2, recompute="none")
+    few = functools.partial(SMALL, size=replace(SIZE, kv_heads=2), context=2, recompute="none")
     recording = distlab.predict(few, 4, NETWORK, FREE).recordings[0]
     calls = [
         node for node in recording.nodes[slice(*recording.steps[-1])] if hasattr(node, "members")
@@ -77,15 +78,16 @@ def test_ranks_that_share_sequences_gather_keys_and_values_as_few_as_there_are()
     ]
     keys_and_values = 2 * (2 * 16 * 2 * 16) * 2
     # of each block, forward and backward
-    assert of_contexts == [("all_gather", keys_and_values)] * 8 * 2
+    assert of_contexts == [("all_gather", keys_and_values)] * LAYERS * 2
     # all share them
     assert (
-        sum(node.name == "reduce_scatter" and node.members == (0, 1, 2, 3) for node in calls) == 9
+        sum(node.name == "reduce_scatter" and node.members == (0, 1, 2, 3) for node in calls)
+        == LAYERS + 1
     )
 
 
 def test_a_step_of_a_resumed_training_is_predicted_as_a_second_one():
-    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 64))
+    mixture = replace(SIZE, experts=Experts(4, 2, 64))
     program = functools.partial(SMALL, size=mixture, expert=2)
     second = distlab.predict(program, 4, NETWORK, FREE)
     resumed = distlab.predict(functools.partial(program, resumed=True, steps=1), 4, NETWORK, FREE)
@@ -95,7 +97,7 @@ def test_a_step_of_a_resumed_training_is_predicted_as_a_second_one():
 
 def test_experts_of_a_layer_meet_their_tokens_by_four_all_to_alls():
     """Counts, tokens and their shares there, and results back; backward the last three again."""
-    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 64))
+    mixture = replace(SIZE, experts=Experts(4, 2, 64))
     program = functools.partial(SMALL, size=mixture, expert=4, recompute="none")
     recording = distlab.predict(program, 4, NETWORK, FREE).recordings[0]
     calls = [
@@ -105,15 +107,15 @@ def test_experts_of_a_layer_meet_their_tokens_by_four_all_to_alls():
     ]
     rows = 2 * 32 * 2 // 4  # to each rank
     counts, shares, tokens = 8, rows * 2, rows * 64 * 2  # bytes
-    assert calls.count((counts,) * 4) == 8
-    assert calls.count((shares,) * 4) == 2 * 8
-    assert calls.count((tokens,) * 4) == 4 * 8
-    assert len(calls) == 7 * 8
+    assert calls.count((counts,) * 4) == LAYERS
+    assert calls.count((shares,) * 4) == 2 * LAYERS
+    assert calls.count((tokens,) * 4) == 4 * LAYERS
+    assert len(calls) == 7 * LAYERS
 
 
 def all_to_alls(**options):
     """How often a predicted step sends so many bytes, by the ranks that exchange them."""
-    mixture = dataclasses.replace(SIZE, layers=1, experts=Experts(16, 4, 48))
+    mixture = replace(SIZE, layers=1, experts=Experts(16, 4, 48))
     program = functools.partial(SMALL, size=mixture, expert=4, recompute="none", **options)
     recording = distlab.predict(program, 4, NETWORK, FREE).recordings[0]
     calls = Counter(
@@ -165,7 +167,7 @@ def test_tokens_go_once_to_each_host_which_forwards_them():
 def test_however_tokens_are_sent_experts_compute_the_same_rows(dispatch):
     program = functools.partial(
         SMALL,
-        size=dataclasses.replace(SIZE, layers=1, experts=Experts(16, 4, 48)),
+        size=replace(SIZE, layers=1, experts=Experts(16, 4, 48)),
         expert=4,
         dispatch=dispatch,
         host=2,
@@ -182,7 +184,7 @@ def test_however_tokens_are_sent_experts_compute_the_same_rows(dispatch):
 
 def test_experts_in_float8_are_predicted_as_groups_in_float8():
     """Two products forward and four backward for each layer, of numbers of one byte."""
-    mixture = dataclasses.replace(SIZE, experts=Experts(4, 2, 48))
+    mixture = replace(SIZE, experts=Experts(4, 2, 48))
     program = functools.partial(
         SMALL, size=mixture, expert=4, recompute="none", float8="yes", steps=1, resumed=True
     )
@@ -194,7 +196,7 @@ def test_experts_in_float8_are_predicted_as_groups_in_float8():
     back = (1, rows, width, 2 * hidden), (1, rows, hidden, width)
     of_weights = (1, 2 * hidden, width, rows), (1, width, hidden, rows)
     shapes = Counter(node.shape for node in groups)
-    assert shapes == Counter(dict.fromkeys((*there, *back, *of_weights), 8))
+    assert shapes == Counter(dict.fromkeys((*there, *back, *of_weights), LAYERS))
     for node in groups:
         _, m, n, k = node.shape
         scales = 4 * (m + n) + 4  # and where the group ends

@@ -20,15 +20,16 @@ from tests.cluster.predict.filled_models import (
 )
 
 CLUSTER = {"n": 4, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
-DENSE = Size(64, 4, 4, 128, 4, 256)
+DENSE = Size(64, 2, 4, 128, 4, 256)
+DEEP = dataclasses.replace(DENSE, layers=4)
 NORMED = dataclasses.replace(DENSE, kv_heads=2, head=32, normed=True)
 # two of four experts for a token, and one layer without
-MIXTURE = dataclasses.replace(NORMED, experts=Experts(4, 2, 48, shared=32, dense=1))
+MIXTURE = dataclasses.replace(NORMED, layers=3, experts=Experts(4, 2, 48, shared=32, dense=1))
 EXPERTS = dataclasses.replace(DENSE, experts=Experts(4, 2, 48))
 IN_GROUPS = Experts(
     8, 2, 32, dense=1, scores="sigmoid", scale=2.5, groups=4, groups_chosen=2, balanced=True
 )
-LATENT = dataclasses.replace(DENSE, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
+LATENT = dataclasses.replace(DENSE, layers=3, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
 LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
 
 
@@ -39,7 +40,7 @@ LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
         (DENSE, {"pipeline": 2, "tensor": 2}),
         (DENSE, {"tensor": 2, "microbatches": 4}),
         (DENSE, {"pipeline": 2, "tensor": 2, "microbatches": 4}),
-        (DENSE, {"pipeline": 2, "stages": 2}),
+        (DEEP, {"pipeline": 2, "stages": 2}),
         (DENSE, {"microbatches": 2, "reshard": False}),
         (NORMED, {"tensor": 2}),
         (MIXTURE, {}),

@@ -14,7 +14,9 @@ from distlab_predict.nodes import Recording
 from distlab_predict.runs import run_of
 from distlab_predict.torch_pipelines import can_repeat
 
-SMALL = Size(64, 4, 4, 128, kv_heads=2, vocabulary=64)
+SMALL = Size(64, 2, 4, 128, kv_heads=2, vocabulary=64)
+DEEP = replace(SMALL, layers=4)
+SIX = {"batch": 6, "microbatches": 6}  # interleaved stages need a multiple of the ranks
 ADDED = {
     "adds_in_products": True,
     "reduce_dtype": torch.bfloat16,
@@ -135,21 +137,21 @@ def passes(recordings):
     ("options", "ranks", "compiled"),
     [
         ({"steps": 2}, 2, True),
-        ({"stages": 2, "recompute": "full"}, 2, True),
-        ({"tensor": 2, "recompute": "none", "reshard": False}, 8, False),
+        ({"size": DEEP, "stages": 2, "recompute": "full", **SIX}, 2, True),
+        ({"size": DEEP, "tensor": 2, "recompute": "none", "reshard": False}, 8, False),
         ({"tensor": 2, "float8": "yes", "recompute": "full"}, 4, False),
         ({"recompute": "none", "compiles": True, "compiles_loss": True}, 4, True),
-        ({"reshard": True}, 4, False),
+        ({"size": DEEP, "reshard": True}, 4, False),
         ({"size": EXPERTS, "expert": 2, "recompute": "none", "reshard": False}, 4, True),
         ({"size": EXPERTS, "expert": 4, "dispatch": "hosts", "host": 2}, 8, True),
-        (ADDED | {"float8": "gathered", "tensor": 2, "stages": 2}, 4, True),
+        (ADDED | SIX | {"size": DEEP, "float8": "gathered", "tensor": 2, "stages": 2}, 4, True),
         (ADDED | {"size": EXPERTS, "expert": 2, "float8": "gathered"}, 4, True),
     ],
 )
 def test_a_pretraining_with_repeated_micro_batches_is_noted_like_the_whole(
     options, ranks, compiled
 ):
-    usual = {"size": SMALL, "pipeline": 2, "batch": 6, "microbatches": 6, "steps": 1, "length": 32}
+    usual = {"size": SMALL, "pipeline": 2, "batch": 5, "microbatches": 5, "steps": 1, "length": 32}
     program = functools.partial(train, **usual | options)
     repeated, whole = both(program, ranks, (0, ranks - 1), compiled)
     assert repeated == whole
