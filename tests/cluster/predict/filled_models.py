@@ -2,11 +2,14 @@
 
 import functools
 import zlib
+from unittest import mock
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from distlab_course import dividing, pretraining
 from distlab_course.float8 import in_float8
 from distlab_course.llama import Llama
 from distlab_course.pretraining import batch_of, loss_of, not_in_float8, train
@@ -29,6 +32,16 @@ def fill(model):
             parameter.copy_(numbers)
 
 
+@functools.cache
+def mesh_of(device, shape, *, mesh_dim_names):
+    """A mesh that the steps on a rank share.
+
+    Each mesh has groups of its own, and gloo has threads for each, which look for messages a
+    hundred times a second as long as the ranks are there.
+    """
+    return init_device_mesh(device, shape, mesh_dim_names=mesh_dim_names)
+
+
 def models_of_train(rank, world_size, **options):
     """This rank's parts of the model after a step."""
     models = []
@@ -37,7 +50,11 @@ def models_of_train(rank, world_size, **options):
         fill(model)
         models.append(model)
 
-    STEP(rank, world_size, fill=filled, **options)
+    with (
+        mock.patch.object(pretraining, "init_device_mesh", mesh_of),
+        mock.patch.object(dividing, "init_device_mesh", mesh_of),
+    ):
+        STEP(rank, world_size, fill=filled, **options)
     return models
 
 

@@ -12,6 +12,7 @@ import torch
 
 from distlab_course.experts import balance, routers
 from distlab_course.sizes import Experts, Latent, Size
+from tests.cluster.conftest import stop_what_runs
 from tests.cluster.predict.filled_models import (
     BATCH,
     gradients_of_train,
@@ -31,6 +32,13 @@ IN_GROUPS = Experts(
 )
 LATENT = dataclasses.replace(DENSE, layers=3, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
 LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cluster_ends(shared):
+    """The threads of its many groups would go on beside the tests of other modules."""
+    yield
+    stop_what_runs()
 
 
 @pytest.mark.parametrize(
