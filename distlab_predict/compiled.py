@@ -300,8 +300,7 @@ class Compiled:
     def _written(self, part: inductor.Part) -> list[Access]:
         accesses = []
         for tensor, is_reduced in part.writes:
-            for access in self._accesses([(tensor, tensor.nbytes)]):
-                accesses.append(access._replace(is_reduced=is_reduced))
+            accesses += self._accesses([(tensor, tensor.nbytes)], is_reduced)
         if part.statistics:
             self._statistics += 1
             storage = -self._statistics
@@ -309,7 +308,9 @@ class Compiled:
             accesses.append(Access(storage, 0, part.statistics, is_reduced=True))
         return accesses
 
-    def _accesses(self, tensors: Iterable[tuple[Tensor, int]]) -> list[Access]:
+    def _accesses(
+        self, tensors: Iterable[tuple[Tensor, int]], is_reduced: bool = False
+    ) -> list[Access]:
         """The parts of storages that these tensors are, each with the bytes that are used."""
         accesses = []
         for tensor, num_bytes in tensors:
@@ -319,7 +320,7 @@ class Compiled:
             size = tensor.untyped_storage().nbytes()
             self.flow.sizes[storage] = max(size, self.flow.sizes.get(storage, 0))
             begin = int(tensor.storage_offset()) * tensor.element_size()
-            accesses.append(Access(storage, begin, min(num_bytes, size)))
+            accesses.append(Access(storage, begin, min(num_bytes, size), is_reduced))
         return accesses
 
 

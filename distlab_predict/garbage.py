@@ -1,7 +1,8 @@
 """Python's search for garbage, where hundreds of thousands of objects are made, and all stay.
 
-Called by timeline.py and recording_process.py, on the notebook's kernel.
-Each search looks through all of them again, which takes longer than to make them.
+Called by timeline.py and recording_process.py, on the notebook's kernel, and by rank_children.py
+and repeats.py, in the process of a rank that is recorded. Each search looks through all of them
+again, which takes longer than to make them.
 """
 
 import gc

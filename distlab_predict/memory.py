@@ -219,11 +219,12 @@ class Journal:
             if change.number not in lives:
                 if change.size < 0 and index == last[change.number]:
                     node = max(node, uses.get(change.number, -1) + 1)
-                changes.append((node, 1, change._replace(node=node)))
+                changes.append((node, 1, Change(change.number, change.stream, change.size, node)))
             elif first_use is not None and last_use is not None and change.size > 0:
                 end = last_use + 1
-                changes.append((first_use, 2, change._replace(node=first_use)))
-                changes.append((end, 0, change._replace(size=-change.size, node=end)))
+                number, stream, size, _ = change
+                changes.append((first_use, 2, Change(number, stream, size, first_use)))
+                changes.append((end, 0, Change(number, stream, -size, end)))
         changes.sort(key=itemgetter(0, 1))
         self._changes = [change for *_, change in changes]
 

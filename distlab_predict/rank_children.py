@@ -23,6 +23,7 @@ from distlab.wire.messages import Failure
 from distlab.wire.source import message_and_lines
 from distlab_predict import (
     deciding,
+    garbage,
     group,
     no_data,
     repeats,
@@ -39,7 +40,7 @@ from distlab_predict.recorder import Recorder
 from distlab_predict.recording_process import last_words
 from distlab_predict.routing import Routing
 
-SELDOM = 100  # collections of younger objects, after which the oldest may be looked through as well
+SELDOM = 1000  # collections of younger objects, after which the oldest may be looked through, too
 
 # --- in a child ---
 
@@ -114,7 +115,8 @@ def record(run: Run, rank: int, parent: Connection) -> Outcome | Whole:
         return _failure(refused.with_traceback(error.__traceback__), rank, output, decisions)
     except Exception as error:
         return _failure(error, rank, output, decisions)
-    recording = recorder.recording(output.printed, output.warned, routing.in_words())
+    with garbage.left_alone():
+        recording = recorder.recording(output.printed, output.warned, routing.in_words())
     return replace(recording, branches=decisions.branches)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distlab_predict import garbage
 from distlab_predict.compiled import Compiled
 from distlab_predict.dataflow import Operation
 from distlab_predict.memory import Journal
@@ -260,7 +261,8 @@ class Repeats:
         assert pattern is not None  # as can_repeat has said
         place = self._begin(name, owner, chunk, given)
         self._places[owner, chunk, name] = place
-        noted = moved(pattern.noted, pattern.place, place)
+        with garbage.left_alone():
+            noted = moved(pattern.noted, pattern.place, place)
         storages = storages_of(noted.results, self.by_storage(given), place.storages)
         results = made_like(noted.results, storages, self._mode)
         del given

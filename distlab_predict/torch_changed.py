@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._library import simple_registry
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp._fully_shard import _fsdp_init
@@ -36,10 +37,17 @@ def adapt(backend: str) -> None:
         put(*patch)
     for function in (device_mesh.init_device_mesh, _fsdp_init._get_post_forward_mesh_info):
         replace(function, with_data(function))
+    put(simple_registry, "find_torch_dispatch_rule", _dispatch_rule)  # C++ keeps the first it finds
     new_group = c10d._new_process_group_helper
     replace(new_group, torch_groups.with_backend(new_group, backend))
     # torch's own code asks whether there is one, as in a deep copy
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+
+
+def _dispatch_rule(operator: Any, kind: type) -> Any:
+    """What torch has a class call instead of an operator: C++ asks each time, and seldom is any."""
+    entry = simple_registry.singleton._data.get(operator.__qualname__)
+    return None if entry is None else entry.torch_dispatch_rules._data.get(kind)
 
 
 def _real_numbers() -> Iterator[Patch]:
