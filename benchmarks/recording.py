@@ -1,7 +1,7 @@
 """How long predictions take, in seconds and beside `import torch`, each in a new Python process.
 
-Seconds count from the question: the process that asks has imported the program and its torch, the
-one that records has not.
+Seconds count from the question: a script has imported `predict`, which starts the process that
+records, and then the program with its torch, and asks at once.
 
 Run it with `python -m benchmarks.recording`, or with names of predictions behind it; --write puts
 its table into benchmarks/README.md. On a machine that does something else it says little.
@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import psutil
-from IPython.core.interactiveshell import InteractiveShell
 
 from benchmarks.harness import seconds_of, write
 from distlab import Device, Network
@@ -33,6 +32,11 @@ SEQUENCES = 2  # on each rank that is alone, or on ranks that share a model
 LENGTH = 8192
 SAMPLING_SECONDS = 0.5
 SECONDS_BETWEEN_CELLS = 10
+SCRIPT = """
+from distlab import predict
+from benchmarks.recording import answer
+answer({name!r})
+"""
 
 
 class Step(NamedTuple):
@@ -43,8 +47,7 @@ class Step(NamedTuple):
         options: of `train`.
         compiled: whether it is predicted as a compiled program.
         limit: seconds that it should take at most.
-        ahead: whether a notebook has imported `predict` in a cell before, which starts the process
-            that records.
+        ahead: whether a notebook has imported `predict` in a cell some seconds before.
     """
 
     ranks: int
@@ -121,8 +124,6 @@ def predict(step: Step) -> Took:
 
     program = functools.partial(train, **step.options)
     if step.ahead:
-        _be_a_notebook()
-        assert distlab.predict
         time.sleep(SECONDS_BETWEEN_CELLS)
     machines = _machines(step.ranks)
     ask = functools.partial(distlab.predict, program, step.ranks, *machines, compiled=step.compiled)
@@ -133,12 +134,6 @@ def predict(step: Step) -> Took:
     assert str(prediction)
     whole = time.perf_counter() - began
     return Took(first, whole, seconds_of(ask))
-
-
-def _be_a_notebook() -> None:
-    """Have this process be a notebook's kernel, as far as distlab looks."""
-    shell: Any = InteractiveShell.instance()
-    shell.kernel = None
 
 
 def plan() -> Took:
@@ -191,12 +186,17 @@ def _layers_of_70b(rank: int, world_size: int, layers: int, pipeline: int, **cho
     )
 
 
+def answer(name: str) -> None:
+    """Print what a prediction, or the plan, has taken."""
+    print(json.dumps(plan() if name == PLAN else predict(STEPS[name])))
+
+
 # --- in the process that measures ---
 
 
 def measured(name: str) -> tuple[Took, int]:
     """What a prediction takes in a new process, and the most memory that it has, in bytes."""
-    command = [sys.executable, "-m", "benchmarks.recording", "--predict", name]
+    command = [sys.executable, "-c", SCRIPT.format(name=name)]
     most = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         own = psutil.Process(process.pid)
@@ -241,11 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recording", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(map(repr, [*STEPS, PLAN]))}")
     parser.add_argument("--write", action="store_true", help="into benchmarks/README.md")
-    parser.add_argument("--predict", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.predict:
-        print(json.dumps(plan() if chosen.predict == PLAN else predict(STEPS[chosen.predict])))
-        return
     load, *_ = os.getloadavg()
     command = [sys.executable, "-c", "import torch"]
     torch = seconds_of(functools.partial(subprocess.run, command, check=True))
