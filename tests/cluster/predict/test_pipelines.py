@@ -120,7 +120,7 @@ def test_messages_between_interleaved_stages_travel_beside_computing(kind, stage
 
 def test_the_stages_of_a_pipeline_can_be_named():
     """Instead of being found by their messages."""
-    program = functools.partial(pipeline, kind="ScheduleGPipe", width=8)
+    program = functools.partial(pipeline, kind="ScheduleGPipe", stages=1, microbatches=4, width=8)
     found = distlab.predict(program, 4, NO_NETWORK, DEVICE)
     named = distlab.predict(program, 4, NO_NETWORK, DEVICE, roles=range(4))
     assert named.seconds == found.seconds
@@ -164,7 +164,7 @@ def test_a_pipeline_of_three_dimensions(kind, stages):
 )
 def test_stages_ask_each_other_for_their_shapes(kind, stages):
     """It takes none of the step's time."""
-    program = functools.partial(pipeline, kind=kind, stages=stages, width=8)
+    program = functools.partial(pipeline, kind=kind, stages=stages, microbatches=4, width=8)
     given = distlab.predict(program, 4, NETWORK, DEVICE)
     asked = distlab.predict(functools.partial(program, shapes=False), 4, NETWORK, DEVICE)
     assert asked.seconds == pytest.approx(given.seconds)
