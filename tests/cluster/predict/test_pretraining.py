@@ -56,7 +56,11 @@ def test_the_last_block_and_the_ends_of_a_model_are_gathered_once():
     ],
 )
 def test_a_step_on_a_mesh_takes_what_is_predicted_or_a_little_longer(cluster, options, least):
-    """A simulated rank waits for messages; a predicted one runs ahead, as with GPUs."""
+    """A simulated rank waits for messages; a predicted one runs ahead, as with GPUs.
+
+    With fewer layers, what it waits for is more of its step.
+    """
+    options = {"size": replace(SIZE, layers=8), **options}
     no_latency = distlab.Network("1 ns", "1 GB/s")
     with cluster.network(no_latency):
         seconds = second_step(cluster, **options)
