@@ -2,7 +2,7 @@
 
 Plain data, which never travels. Made on the notebook's kernel by proof.py and its rules for
 messages and new groups (point_to_point.py, dropped_work.py, new_groups.py); read by stuck.py,
-watches.py and failed_cell.py.
+cell.py and failed_cell.py.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
 """Who waits for whom, and whether the wait can end, by the statuses of the ranks.
 
-No process is asked. Runs on the notebook's kernel, called by watches.py, ranks.py and live.py, and
-by report.py, stuck.py and ddp_passes.py beside it.
+No process is asked. Runs on the notebook's kernel, called by cell.py, ranks.py and live.py, and by
+report.py, stuck.py and ddp_passes.py beside it.
 
 The judgement is a proof, not a guess. A rank that waits in a call needs others: the peer of a
 message, or the members of a group that have not called the collective yet. A rank that computes,
 that does not answer, whose call ends by itself, or for which all that it needs has been begun can
 still go on, and so can each rank that needs it. Where no rank can, no rank will begin anything any
-more: that is a deadlock. watches.py calls it one only after nothing has moved for a while.
+more: that is a deadlock. cell.py calls it one only after nothing has moved for a while.
 """
 
 from dataclasses import replace

@@ -8,10 +8,9 @@ from types import FrameType
 from typing import Any
 
 from distlab.compat import torch as private
-from distlab.rank.log import InCall
+from distlab.rank.log import InCall, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import PLACES
-from distlab.rank.notes import Note
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
 from distlab.wire.source import runs_learners_code
 

@@ -43,11 +43,10 @@ from distlab.compat import torch as private
 from distlab.diagnosis.matching import disagreement, misfit
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank.deferred import Deferred, Lane, SentMessage, timed_out
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.membership import own_rank
 from distlab.rank.memory import indices_that_share
 from distlab.rank.methods import ANY_SOURCE, WAITS_FOR_MESSAGE
-from distlab.rank.notes import Note
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import record_of
 from distlab.rank.this_rank import THIS_RANK

@@ -15,8 +15,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import hooks
-from distlab.rank.log import InCall
-from distlab.rank.notes import Note
+from distlab.rank.log import InCall, Note
 from distlab.wire.messages import MESSAGE, CallRecord
 
 

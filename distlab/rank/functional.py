@@ -15,8 +15,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.rank.frames import module_and_function
 from distlab.rank.hooks import make_noted, note_of, wait_for
-from distlab.rank.log import LOG
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, Note
 from distlab.rank.plugins import PLUGINS
 from distlab.wire.source import runs_learners_code
 

@@ -22,9 +22,8 @@ from distlab.compat import torch as private
 from distlab.diagnosis.new_groups import differing_groups, words_of_groups
 from distlab.errors import MismatchError
 from distlab.rank import freed
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.membership import is_short, ranks_of_cluster
-from distlab.rank.notes import Note
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.codec import from_json, to_json

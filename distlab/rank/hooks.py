@@ -24,7 +24,7 @@ import torch.distributed as dist
 from distlab.compat import torch as private
 from distlab.rank import freed
 from distlab.rank.checked_calls import check_memory, for_cpp, is_compared, posted
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note, Split
 from distlab.rank.membership import is_short
 from distlab.rank.methods import (
     COLLECTIVE_METHODS,
@@ -33,7 +33,6 @@ from distlab.rank.methods import (
     TOGETHER,
     WAITS_FOR_MESSAGE,
 )
-from distlab.rank.notes import Note, Split
 from distlab.rank.outside import refuse_rank_outside
 from distlab.rank.plugins import PLUGINS, CheckerPlugin
 from distlab.rank.waits import wait_elsewhere, wait_in_steps

@@ -34,9 +34,8 @@ import torch.distributed as dist
 
 from distlab.rank import freed
 from distlab.rank.cluster_store import connect_to_store
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.membership import SHORT, is_short
-from distlab.rank.notes import Note
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.messages import OWN_WORLD

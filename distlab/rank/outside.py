@@ -6,8 +6,8 @@ Runs on every rank, called by hooks.py for messages and for collectives with a r
 import torch.distributed as dist
 
 from distlab.arguments import refuse
+from distlab.rank.log import Note
 from distlab.rank.methods import ROOTED
-from distlab.rank.notes import Note
 from distlab.wire.messages import MESSAGE
 
 _BELOW = "Use a rank below the number of ranks, which is {} here."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from distlab.rank.notes import Note
+    from distlab.rank.log import Note
     from distlab.wire.recorded import RecordedCall
 
 

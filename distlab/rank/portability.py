@@ -19,10 +19,9 @@ from typing import Any
 import torch
 
 from distlab.compat import torch as private
-from distlab.rank.log import LOG, MOST_UNWAITED
+from distlab.rank.log import LOG, MOST_UNWAITED, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import IMMEDIATE
-from distlab.rank.notes import Note
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.records import name_of_reduce_op
 from distlab.rank.this_rank import THIS_RANK

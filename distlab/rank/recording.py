@@ -23,10 +23,9 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, is_profiling, sender_of
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, Kind, Note
 from distlab.rank.membership import members_of
 from distlab.rank.methods import ANY_SOURCE, IMMEDIATE, ROOTED
-from distlab.rank.notes import Kind, Note
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import REMOTE, SERVED

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, Note, Split
 from distlab.rank.membership import ends_soon_in, is_short, members_of
 from distlab.rank.methods import ROOTED
-from distlab.rank.notes import Note, Split
 from distlab.wire.messages import COLLECTIVE, CallRecord
 from distlab.wire.source import Line, line_of
 

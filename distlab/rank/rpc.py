@@ -22,9 +22,8 @@ from distlab.arguments import refuse, whole_number
 from distlab.compat import torch_rpc as private
 from distlab.rank import freed
 from distlab.rank.cluster_store import connect_to_store
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.meetings import MEETINGS
-from distlab.rank.notes import Note
 from distlab.rank.this_rank import THIS_RANK
 from distlab.rank.waits import wait_until
 from distlab.wire.messages import OTHER

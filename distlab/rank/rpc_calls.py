@@ -25,8 +25,7 @@ from distlab.compat import torch_rpc as private
 from distlab.diagnosis.lines import where
 from distlab.rank import freed
 from distlab.rank.hooks import Patch
-from distlab.rank.log import LOG, InCall
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.raised import describe_failure
 from distlab.rank.recording import ended

@@ -30,9 +30,8 @@ from distlab.rank.frames import (
     lines_of_coroutine,
     lines_of_thread,
 )
-from distlab.rank.log import LOG, MOST_KINDS
+from distlab.rank.log import LOG, MOST_KINDS, Note
 from distlab.rank.membership import ends_soon_in, members_of
-from distlab.rank.notes import Note
 from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
 from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT

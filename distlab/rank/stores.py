@@ -24,8 +24,7 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import freed
-from distlab.rank.log import LOG, InCall
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.waits import wait_elsewhere, wait_until
 from distlab.wire.messages import OTHER
 

@@ -14,9 +14,8 @@ from typing import Any
 from distlab.arguments import refuse
 from distlab.compat import torch as private
 from distlab.rank import freed
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.methods import ANY_SOURCE
-from distlab.rank.notes import Note
 from distlab.wire.messages import WAITING
 
 # the name of a thread that waits in C++ in the place of another one

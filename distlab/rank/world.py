@@ -10,10 +10,9 @@ import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank.groups import wait_until_connected
-from distlab.rank.log import LOG, InCall
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.meetings import INIT, MEETINGS
 from distlab.rank.membership import members_of
-from distlab.rank.notes import Note
 from distlab.rank.this_rank import THIS_RANK
 from distlab.wire.messages import OTHER
 

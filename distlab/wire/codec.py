@@ -8,7 +8,7 @@ object of its fields, with the name of its class as "class". Tuples travel as li
 inside of a message as objects without a class, because the annotation of their field says which one
 they are. A value of a subclass of a plain type, such as an IntEnum or numpy.float64, arrives as the
 plain one. Everything else, such as numpy.int64 or a tensor, is refused where it is sent: a value
-that comes from a learner is made plain where it enters (rank/notes.py).
+that comes from a learner is made plain where it enters (rank/log.py).
 """
 
 import dataclasses

@@ -15,8 +15,7 @@ import torch
 from distlab.comparison.watching.state import Watching
 from distlab.compat.torch import in_backward
 from distlab.rank.frames import outwards
-from distlab.rank.log import LOG
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, Note
 from distlab.wire.messages import MESSAGE
 from distlab.wire.source import runs_learners_code
 

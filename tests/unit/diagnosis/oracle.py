@@ -26,8 +26,7 @@ from unittest.mock import patch
 
 from distlab.diagnosis.proof import proof
 from distlab.rank import records, status
-from distlab.rank.log import Log
-from distlab.rank.notes import Note
+from distlab.rank.log import Log, Note
 from distlab.rank.records import record_of
 from distlab.simulated.events import CollectiveCall, Compute, NotedEvent, PointToPoint, Wait
 from distlab.simulated.network import Network

@@ -16,9 +16,8 @@ from distlab.compat import torch as private
 from distlab.errors import ArgumentError, MismatchError
 from distlab.rank import checks
 from distlab.rank.checks import Checker
-from distlab.rank.log import LOG
+from distlab.rank.log import LOG, Note
 from distlab.rank.methods import MESSAGE_METHODS
-from distlab.rank.notes import Note
 from distlab.wire.messages import COLLECTIVE, MESSAGE, CallRecord
 from tests.processes import until
 

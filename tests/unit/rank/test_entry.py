@@ -6,8 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from distlab.rank import freed, raised
-from distlab.rank.log import InCall
-from distlab.rank.notes import Note
+from distlab.rank.log import InCall, Note
 from distlab.rank.raised import describe_failure
 from distlab.wire.messages import REMOTE
 from distlab.wire.source import message_and_lines

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import freed, hooks, log, membership, status, threads
-from distlab.rank.log import LOG
-from distlab.rank.notes import Kind
+from distlab.rank.log import LOG, Kind
 from distlab.rank.passes import Passes
 from distlab.rank.records import record_of
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 import distlab
 from distlab.rank import hooks, status
-from distlab.rank.log import LOG, InCall
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, InCall, Note
 from distlab.rank.records import record_of
 from distlab.rank.watchdog import variables
 from distlab.wire.codec import to_json

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from distlab.rank import portability
-from distlab.rank.log import LOG
-from distlab.rank.notes import Note
+from distlab.rank.log import LOG, Note
 from distlab.rank.portability import Watcher
 from distlab.wire.messages import COLLECTIVE, MESSAGE
 

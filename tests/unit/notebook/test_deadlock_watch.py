@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from distlab.diagnosis.needs import Need
-from distlab.notebook import watches
+from distlab.notebook import cell
+from distlab.notebook.cell import DeadlockWatch, MemoryWatch
 from distlab.notebook.seconds import TICK, UNMOVED
-from distlab.notebook.watches import DeadlockWatch, MemoryWatch
 from distlab.wire.messages import IDLE
 from tests.unit.paper import Paper
 
@@ -25,7 +25,7 @@ def statuses():
 def seconds_until_told(statuses, monkeypatch):
     """Looks once a tick; gives the seconds until a deadlock is told, None when it is not."""
     clock, asked = SimpleNamespace(now=100.0), []
-    monkeypatch.setattr(watches, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(cell, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def states(patient):
         asked.append(patient)
