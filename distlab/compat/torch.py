@@ -37,6 +37,9 @@ BEGINNING_IN_CPP = (
     (dist, "_broadcast_coalesced"),
     (dist, "_verify_params_across_processes"),
 )
+# Where a backward pass keeps the caller's context variables for its threads.
+KEEPS_CONTEXT = (torch._C, "_stash_obj_in_tls")
+CONTEXT = "context"
 # What gives a Work to DDP's Reducer, which waits for it in C++.
 GIVES_TO_REDUCER = (dist.Reducer, "_set_forward_pass_work_handle")
 # The method of a Work that says where a message came from.

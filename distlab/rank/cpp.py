@@ -34,6 +34,17 @@ def on_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return on_begin_in_cpp(original, *args, **kwargs)
 
 
+def on_keep_context(original: Callable[..., Any], key: str, value: Any) -> None:
+    """Keep a Python object for the threads of a backward pass; its context only for those of GPUs.
+
+    A collective that begins in the pass would keep it as well, and gloo's thread needs Python's
+    lock to let go of it. If a program ends its group and its model just then, it holds that lock
+    and waits for the thread: for ever.
+    """
+    if key != private.CONTEXT or torch.cuda.is_available():
+        original(key, value)
+
+
 def on_build_reducer(original: Callable[..., Any], reducer: Any, *args: Any, **kwargs: Any) -> None:
     """The constructor of DDP's Reducer, which begins collectives in its group from C++."""
     original(reducer, *args, **kwargs)

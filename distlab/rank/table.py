@@ -19,6 +19,7 @@ from distlab.rank.cpp import (
     on_build_reducer,
     on_forward,
     on_give_to_reducer,
+    on_keep_context,
 )
 from distlab.rank.functional import on_functional, on_wait_tensor
 from distlab.rank.hooks import Patch, install_patches, on_then, on_wait, patches_of
@@ -59,5 +60,6 @@ def patches() -> Iterator[Patch]:
         yield Patch(owner, name, on_begin_in_cpp)
     yield Patch(torch.nn.parallel.DistributedDataParallel, "forward", on_forward)
     yield Patch(torch.autograd, "backward", on_backward)
+    yield Patch(*private.KEEPS_CONTEXT, on_keep_context)
     if rpc.is_available():
         yield from rpc_calls.patches_of_rpc()

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import distlab
 from distlab.rank.cluster_store import connect_to_store
@@ -121,3 +122,18 @@ def test_the_cluster_s_group_gives_way_to_the_learners_own(usable, tmp_path):
     assert "or call dist.destroy_process_group() first." in str(error)
     usable.heal()
     assert usable.run(own_group, tmp_path / "third") == [1.0, 1.0]
+
+
+def train_and_end(rank, world_size, path):
+    """A group and a model in DDP end at once after a backward pass, again and again."""
+    for number in range(20):
+        own_group(rank, world_size, f"{path}-{number}")
+        replica = DistributedDataParallel(torch.nn.Linear(4, 1))
+        replica(torch.ones(1, 4)).sum().backward()
+        dist.destroy_process_group()
+        del replica
+
+
+def test_a_group_ends_with_its_model_right_after_a_backward_pass(usable, tmp_path):
+    """gloo's threads let go of what the pass has sent, while Python ends the group."""
+    usable.run(train_and_end, tmp_path / "group")
