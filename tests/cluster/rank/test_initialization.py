@@ -136,4 +136,5 @@ def train_and_end(rank, world_size, path):
 
 def test_a_group_ends_with_its_model_right_after_a_backward_pass(usable, tmp_path):
     """gloo's threads let go of what the pass has sent, while Python ends the group."""
+    usable.run(leave)
     usable.run(train_and_end, tmp_path / "group")
