@@ -6,6 +6,7 @@ times in virtual seconds. Runs anywhere; needs no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -98,3 +99,12 @@ class Align:
 
 Begun = PointToPoint | CollectiveCall | Callback  # what can be waited for
 NotedEvent = Begun | Compute | Wait | Align
+
+
+def all_operations(events: Sequence[NotedEvent]) -> Iterator[Begun]:
+    """All operations, including those that callbacks begin."""
+    for event in events:
+        if isinstance(event, Begun):
+            yield event
+        if isinstance(event, Callback):
+            yield from all_operations(event.events)

@@ -49,6 +49,7 @@ from distlab.simulated.events import (
     NotedEvent,
     PointToPoint,
     Wait,
+    all_operations,
 )
 from distlab.simulated.network import Network
 from distlab.simulated.results import Operation, Result, Span, Transfer, Unfinished
@@ -243,7 +244,7 @@ class _Run:
         them.
         """
         called = []
-        for operation in _all_operations(events):
+        for operation in all_operations(events):
             self.ends[rank, operation.op] = _Moment()
             if isinstance(operation, CollectiveCall):
                 called.append(operation)
@@ -396,12 +397,3 @@ class _Run:
         recv.end.come(now)
         if not handshake:
             send.end.come(now)
-
-
-def _all_operations(events: Sequence[NotedEvent]) -> Iterator[Begun]:
-    """All operations, including those that callbacks begin."""
-    for event in events:
-        if isinstance(event, Begun):
-            yield event
-        if isinstance(event, Callback):
-            yield from _all_operations(event.events)

@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab_course.adding import add_in_products
-from distlab_course.experts import Mixture
 from distlab_course.float8 import in_float8
 from distlab_course.pretraining_arguments import check_sums
-from distlab_course.sizes import Experts, Size
+from tests.unit.course.mixtures import filled_mixture
 
 
 class Called(TorchDispatchMode):
@@ -34,23 +33,13 @@ def layers():
     return nn.Sequential(nn.Linear(64, 48, bias=True), nn.Linear(48, 32, bias=False)).bfloat16()
 
 
-def mixture():
-    torch.manual_seed(0)
-    made = Mixture(Size(64, 1, 2, 32), Experts(4, 2, 48, shared=32)).bfloat16()
-    made.router.begin()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.normal_(std=0.1)
-    return made
-
-
 EIGHT = {"scaled_mm_add_": 3, "scaled_grouped_mm_add_": 2}
 MODELS = {
     "layers": (layers, False, None, {"addmm_": 2}),
     "layers in float8": (layers, True, None, {"scaled_mm_add_": 2}),
-    "experts": (mixture, False, None, {"addmm_": 3, "grouped_mm_add_": 2}),
-    "experts in float8": (mixture, True, None, EIGHT),
-    "experts in float8, kept": (mixture, True, {}, EIGHT),
+    "experts": (filled_mixture, False, None, {"addmm_": 3, "grouped_mm_add_": 2}),
+    "experts in float8": (filled_mixture, True, None, EIGHT),
+    "experts in float8, kept": (filled_mixture, True, {}, EIGHT),
 }
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from distlab_course.experts import Mixture, grouped
+from distlab_course.experts import grouped
 from distlab_course.float8 import Float8Linear, in_float8
 from distlab_course.float8_grouped import grouped_in_float8
 from distlab_course.float8_numbers import E4M3, E5M2, cast, scale_of, scaled
-from distlab_course.sizes import Experts, Size
+from tests.unit.course.mixtures import filled_mixture
 
 
 def rounded(values, dtype):
@@ -137,12 +137,7 @@ def test_a_grouped_product_multiplies_what_float8_has_of_rows_and_columns():
 
 
 def test_experts_in_float8_are_close_to_those_in_bfloat16_and_their_router_stays():
-    torch.manual_seed(0)
-    exact = Mixture(Size(64, 1, 2, 32), Experts(4, 2, 48, shared=32)).bfloat16()
-    exact.router.begin()
-    with torch.no_grad():
-        for parameter in exact.parameters():
-            parameter.normal_(std=0.1)
+    exact = filled_mixture()
     eight = in_float8(copy.deepcopy(exact), but=["router.gate"])
     assert type(eight.router.gate) is nn.Linear
     assert type(eight.shared.w1) is Float8Linear
