@@ -52,13 +52,13 @@ def match(trace: Trace, prediction: Prediction) -> Measured:
     search = _Search.of(recording)
     for operator in trace.operators:
         search.add(operator)
-    total = search.found_seconds + sum(search.unmatched.values())
-    share = (search.found_seconds + search.listed_seconds) / total if total else 0.0
-    unmatched = sorted(search.unmatched, key=search.unmatched.__getitem__, reverse=True)
+    matched = search.matched.seconds() + search.listed.seconds()
+    total = matched + search.unmatched.seconds()
     if not total:
         wrong(f"The trace {trace.source} has no kernel that took time. {HOW}")
+    share = matched / total
     if share < LEAST_MATCHED:
-        names = ", ".join(unmatched[:3])
+        names = ", ".join(search.unmatched.longest()[:3])
         wrong(
             f"The trace {trace.source} is of another program: the predicted one has {share:.0%} of "
             f"its kernels by their time, and no {names}. Predict the program that was traced, in "
@@ -81,6 +81,36 @@ def _recording(trace: Trace, prediction: Prediction) -> Recording:
 # --- kernels ---
 
 
+class _Times:
+    """How long operators of a trace took.
+
+    Now and then one takes a thousand times as long as others like it, when its process had to wait
+    for a core. So all that are alike, in name and sizes, count as much as their median.
+    """
+
+    def __init__(self) -> None:
+        self._of_alike: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def add(self, operator: Operator) -> None:
+        """Note how long an operator took."""
+        self._of_alike[operator.name, repr(operator.dims)].append(operator.seconds)
+
+    def seconds(self) -> float:
+        """Of all of them."""
+        return sum(self._by_name().values())
+
+    def longest(self) -> list[str]:
+        """The names of operators, the one that took most time first."""
+        seconds = self._by_name()
+        return sorted(seconds, key=seconds.__getitem__, reverse=True)
+
+    def _by_name(self) -> dict[str, float]:
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for (name, _), took in self._of_alike.items():
+            seconds[name] += statistics.median(took) * len(took)
+        return seconds
+
+
 @dataclass
 class _Search:
     """Looks for a program's kernels in a trace.
@@ -90,18 +120,18 @@ class _Search:
         products: those that multiply matrices, by their shape and number format.
         found: operators of the trace, by the name of the recorded ones.
         times: of the kernels that are known one by one, in seconds.
-        found_seconds: of all that were found.
-        unmatched: seconds of operators that the program does not have, by their name.
-        listed_seconds: of those among them that it calls for lists of tensors.
+        matched: of all operators that were found.
+        unmatched: of those that the program does not have.
+        listed: of those that it calls for lists of tensors.
     """
 
     recorded: dict[str, list[Kernel]]
     products: dict[Hashable, Kernel]
     found: defaultdict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
     times: list[tuple[Kernel, float]] = field(default_factory=list)
-    found_seconds: float = 0.0
-    unmatched: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    listed_seconds: float = 0.0
+    matched: _Times = field(default_factory=_Times)
+    unmatched: _Times = field(default_factory=_Times)
+    listed: _Times = field(default_factory=_Times)
 
     @classmethod
     def of(cls, recording: Recording) -> _Search:
@@ -120,11 +150,10 @@ class _Search:
             self._take(operator)
             return
         if _of_lists(operator.name) & self.recorded.keys():
-            self.listed_seconds += operator.seconds
-            self.unmatched[operator.name] += operator.seconds
+            self.listed.add(operator)
             return
         if not operator.parts:
-            self.unmatched[operator.name] += operator.seconds
+            self.unmatched.add(operator)
         for part in operator.parts:
             self.add(part)
 
@@ -139,9 +168,9 @@ class _Search:
             kernel = self.products[shape, _dtype(operator)]
             self.times.append((kernel, operator.seconds))
         else:
-            self.unmatched[operator.name] += operator.seconds
+            self.unmatched.add(operator)
             return
-        self.found_seconds += operator.seconds
+        self.matched.add(operator)
 
     def steps(self) -> int:
         """How many steps the trace has: how often most of a step's operators were found in it."""
@@ -183,7 +212,8 @@ class _Search:
         num_bytes = sum(kernel.num_bytes for kernel in missing)
         if not num_bytes:
             return
-        per_byte = sum(self.unmatched.values()) / self.steps() / num_bytes
+        seconds = self.unmatched.seconds() + self.listed.seconds()
+        per_byte = seconds / self.steps() / num_bytes
         for kernel in missing:
             if kernel.num_bytes and per_byte:
                 yield kernel, kernel.num_bytes * per_byte

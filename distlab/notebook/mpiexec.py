@@ -6,6 +6,7 @@ rank r is MPI's rank r. MPI ends all processes of a program when one of them end
 that dies takes the others with it.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,6 +14,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
 
 from distlab.arguments import wrong
 from distlab.compat.ipyparallel import NANNY
@@ -21,6 +25,7 @@ INSTALL = "pip install mpich mpi4py"
 # for its processes to give back their shared memory, which outlives those that are killed
 MPI_END_SECONDS = 1.0
 VERSION_SECONDS = 30.0  # for mpiexec to say which one it is
+SHARED_FILE = re.compile(r"/dev/shm/mpich\S+")  # among what a process has mapped
 OPEN_MPI = re.compile(r"open ?mpi|openrte|prte|prrte", re.IGNORECASE)  # in what its version says
 
 
@@ -88,6 +93,21 @@ def _arguments_of_open_mpi(hosts: str, environment: Iterable[str]) -> list[str]:
         for name in environment:
             words += ["-x", name]
     return words
+
+
+def shared_files(processes: Iterable[psutil.Process]) -> set[str]:
+    """Files in which these processes share memory by MPICH; none where the system is not Linux."""
+    found: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            found.update(SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
+    return found
+
+
+def remove(files: Iterable[str]) -> None:
+    """Remove shared files that are still there: of processes that were killed."""
+    for path in files:
+        Path(path).unlink(missing_ok=True)
 
 
 def first_to_end(log: str) -> int | None:

@@ -75,6 +75,9 @@ def _start_once(plan: Plan) -> Processes:
                 connected = _launch(launcher, cleanup)
             channel = ControlChannel(connected.address)
             when_all_ended.callback(channel.close)
+            if plan.engines == Mpi.name:
+                shared = mpiexec.shared_files(reaper.processes_of(tag))
+                when_all_ended.callback(mpiexec.remove, shared)
             store, store_here = _store(launcher, connected.address)
         except HostError:
             raise

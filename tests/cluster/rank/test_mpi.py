@@ -118,7 +118,7 @@ def test_a_rank_that_dies_takes_the_others_with_it_and_restart_brings_all_back(m
 
     What they share over /dev/shm is gone with the cluster, however slow this machine is.
     """
-    monkeypatch.setattr(mpiexec, "MPI_END_SECONDS", 30.0)
+    monkeypatch.setattr(mpiexec, "MPI_END_SECONDS", 0.0)
     with distlab.Cluster(2, engines="mpi", timeout=30) as cluster:
         assert cluster.run(sum_of_ranks) == [1.0] * 2
         error = raised(distlab.RankDied, cluster.run, dies)

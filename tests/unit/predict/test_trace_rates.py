@@ -105,6 +105,21 @@ def test_time_that_nothing_in_a_trace_explains_is_in_the_interval(tmp_path):
     assert "a step in trace.json took " in repr(prediction(2, device).rests_on())
 
 
+def test_an_operator_that_had_to_wait_for_a_core_counts_as_others_like_it(tmp_path):
+    step = prediction(2)
+    end = 2 * max(event["ts"] for event in events(step))
+    shares = []
+    for last in (1e5, 1e9):
+        took = (1e5, 1e5, last)
+        roots = [
+            operator("aten::sqrt", end * (i + 1), t, [(8,)], ["float"]) for i, t in enumerate(took)
+        ]
+        trace = write(tmp_path / "trace.json", [*events(step), *roots])
+        shares.append(step.calibrated(trace=trace).measured.share)
+    assert shares[0] == pytest.approx(shares[1])
+    assert 0.5 < shares[0] < 0.99
+
+
 def test_a_trace_of_a_shorter_step_moves_only_the_lower_limit():
     measured = Measured(source="trace.json", step=1.0, explained=2.0)
     step = prediction(2, Device("1 TFLOP/s", measured=measured))
