@@ -71,7 +71,9 @@ def placed_as(weight: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _scaled(sums: Tensor, left: Tensor, right: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
-    product = torch._scaled_mm(left, right, scale_a, scale_b, out_dtype=sums.dtype)
+    # with a scale for each row, torch's product is in bfloat16
+    dtype = torch.bfloat16 if scale_a.dim() == 2 else sums.dtype
+    product = torch._scaled_mm(left, right, scale_a, scale_b, out_dtype=dtype)
     return sums.add_(product)
 
 

@@ -4,7 +4,7 @@ Called by pretraining.py; it runs on the ranks, or in predict's process. The fir
 makes a gradient as ever. In the passes after it, the product of a layer's gradient and its inputs
 is added to what is there (added_products.py), and autograd is told of none.
 
-    add_in_products(model)    # after in_float8
+    add_in_products(model)    # after in_float8 and compute_apart
 
 The gradients must stay whole from pass to pass, in the format in which layers make them. So it is
 in pipelines, and where FSDP reduces gradients only at the last pass, in their own format.
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from distlab_course.added_products import placed_as, sum_of
 from distlab_course.experts import RoutedExperts, Router, grouped, local
+from distlab_course.experts_apart import apart, apart_in_float8
 from distlab_course.float8 import Float8Linear
 from distlab_course.float8_grouped import Kept, grouped_in_float8
 
@@ -45,8 +46,10 @@ def add_in_products(model: nn.Module, kept: Kept | None = None) -> None:
             layer: nn.Module = module
             layer.forward = functools.partial(_linear, module)
         elif isinstance(module, RoutedExperts):
-            if module.multiply is grouped_in_float8:
-                module.multiply = functools.partial(grouped_in_float8, adds=True, kept=kept)
+            if module.multiply in (grouped_in_float8, apart_in_float8):
+                module.multiply = functools.partial(module.multiply, adds=True, kept=kept)
+            elif module.multiply is apart:
+                module.multiply = functools.partial(apart, adds=True)
             else:
                 module.multiply = _grouped
 

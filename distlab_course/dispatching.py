@@ -39,11 +39,13 @@ class Arrived(NamedTuple):
         rows: for each expert in turn, those of its tokens; shape (row, width).
         shares: by which the result of each row is multiplied; shape (row).
         counts: how many rows each of this rank's experts has.
+        sizes: the same as numbers, where the program has asked the device for them on the way.
     """
 
     rows: Tensor
     shares: Tensor
     counts: Tensor
+    sizes: list[int] | None = None
 
 
 class Trip(Protocol):
@@ -111,7 +113,9 @@ class ToExperts:
         arrived = self.counts.new_empty(len(self.counts))
         dist.all_to_all_single(arrived, self.counts, group=self.group)
         by_rank = torch.stack([self.counts, arrived]).unflatten(1, (self.group.size(), -1))
-        self.went, self.came = by_rank.sum(2).tolist()
+        sent, received = by_rank.tolist()
+        self.went = [sum(of_rank) for of_rank in sent]
+        self.came = [sum(of_rank) for of_rank in received]
         here = all_to_all_single(rows, self.came, self.went, self.group)
         shares_here = all_to_all_single(shares, self.came, self.went, self.group)
         # They are in the order of their ranks, and of each rank's in the order of experts.
@@ -124,6 +128,7 @@ class ToExperts:
             spread(here, self.order_here, self.places_here),
             spread(shares_here, self.order_here, self.places_here),
             own.sum(0),
+            [sum(of_expert) for of_expert in zip(*received, strict=True)],
         )
 
     def back(self, results: Tensor) -> Tensor:
@@ -175,7 +180,7 @@ class ToRanks:
         counts: Tensor,
     ):
         sizes = [group.size() for group in groups]
-        self.legs, self.counts, self.rows_here = exchanged(table_of(chosen, counts, sizes), groups)
+        self.legs, self.counts, self.sizes = exchanged(table_of(chosen, counts, sizes), groups)
         # of each expert, as a rank on the way has to know them
         every = tokens.new_full((len(tokens), len(counts)), ELSEWHERE)
         every = every.scatter(1, chosen, shares.type_as(tokens))
@@ -190,8 +195,8 @@ class ToRanks:
                 rows, shares = self._copied(rows, shares, leg.group.size(), sum(leg.went))
             rows = all_to_all_single(rows, leg.came, leg.went, leg.group)
             shares = all_to_all_single(shares, leg.came, leg.went, leg.group)
-        rows, shares = self._copied(rows, shares, len(self.counts), self.rows_here)
-        return Arrived(rows, shares.flatten(), self.counts)
+        rows, shares = self._copied(rows, shares, len(self.counts), sum(self.sizes))
+        return Arrived(rows, shares.flatten(), self.counts, self.sizes)
 
     def _copied(
         self, rows: Tensor, shares: Tensor, receivers: int, number: int
@@ -252,7 +257,9 @@ def table_of(chosen: Tensor, counts: Tensor, sizes: Sequence[int]) -> Tensor:
     return table
 
 
-def exchanged(table: Tensor, groups: Sequence[dist.ProcessGroup]) -> tuple[list[Leg], Tensor, int]:
+def exchanged(
+    table: Tensor, groups: Sequence[dist.ProcessGroup]
+) -> tuple[list[Leg], Tensor, list[int]]:
     """Tell other ranks how many rows they get. The program waits for this, once.
 
     Args:
@@ -260,7 +267,7 @@ def exchanged(table: Tensor, groups: Sequence[dist.ProcessGroup]) -> tuple[list[
         groups: one for each leg.
 
     Returns:
-        the legs; how many rows each of this rank's experts gets; and the sum of these.
+        the legs; and how many rows each of this rank's experts gets, on the device and here.
     """
     numbers = []
     for group in groups:
@@ -269,9 +276,9 @@ def exchanged(table: Tensor, groups: Sequence[dist.ProcessGroup]) -> tuple[list[
         dist.all_to_all_single(arrived, table, group=group)
         numbers += [table[:, 0], arrived[:, 0]]
         table = arrived[:, 1:].sum(0)  # what this rank sends on is from all of them
-    *splits, rows_here = _lists([*numbers, table.sum(0, keepdim=True)])
+    *splits, sizes = _lists([*numbers, table])
     legs = [Leg(group, splits[2 * at], splits[2 * at + 1]) for at, group in enumerate(groups)]
-    return legs, table, rows_here[0]
+    return legs, table, sizes
 
 
 def _lists(tensors: list[Tensor]) -> list[list[int]]:

@@ -6,6 +6,7 @@ is that of "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from distlab_course.dispatching import Dispatch, Trip, to_experts
+from distlab_course.dispatching import Arrived, Dispatch, Trip, to_experts
 from distlab_course.layers import FeedForward
 from distlab_course.sizes import Experts, Size
 
 BALANCE_SPEED = 0.001  # by which a bias moves after a step, as in DeepSeek-V3
-Multiply = Callable[[Tensor, Tensor, Tensor], Tensor]  # of rows, weights, and where groups end
+# Of rows, weights, and whose the rows are: where each expert's end, as a tensor of the device; or
+# how many each has, as numbers, for experts that compute apart.
+Multiply = Callable[[Tensor, Tensor, Any], Tensor]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -110,7 +113,10 @@ class RoutedExperts(nn.Module):
         dispatch: how tokens reach the ranks that share the experts; unless somebody says it, this
             process has all.
         multiply: the product of each expert's rows and its matrix.
+        is_apart: whether that is a kernel for each expert, see experts_apart.py.
     """
+
+    is_apart = False
 
     def __init__(self, width: int, experts: Experts):
         super().__init__()
@@ -129,16 +135,22 @@ class RoutedExperts(nn.Module):
         Returns:
             the results that come back.
         """
-        return trip.back(self._computed(*trip.there(rows, shares)))
+        return trip.back(self._computed(trip.there(rows, shares)))
 
-    def _computed(self, rows: Tensor, shares: Tensor, counts: Tensor) -> Tensor:
-        """The results of the experts that this rank has: grouped products, one for all experts.
+    def _computed(self, arrived: Arrived) -> Tensor:
+        """The results of the experts that this rank has.
 
         What is between the halves is multiplied by the shares, as it is narrower than the results.
         """
-        ends = counts.cumsum(0, dtype=torch.int32)
-        gate, passed = self.multiply(rows, self.w13, ends).chunk(2, dim=1)
-        return self.multiply(F.silu(gate) * passed * shares[:, None], self.w2, ends)
+        whose: Tensor | list[int]
+        if not self.is_apart:
+            whose = arrived.counts.cumsum(0, dtype=torch.int32)
+        elif arrived.sizes is not None:
+            whose = arrived.sizes
+        else:
+            whose = arrived.counts.tolist()
+        gate, passed = self.multiply(arrived.rows, self.w13, whose).chunk(2, dim=1)
+        return self.multiply(F.silu(gate) * passed * arrived.shares[:, None], self.w2, whose)
 
 
 class Mixture(nn.Module):

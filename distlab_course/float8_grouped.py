@@ -61,8 +61,8 @@ class _GroupedProduct(torch.autograd.Function):
         ctx.save_for_backward(rows, local(weights), ends)
         ctx.parameter = weights if adds else None
         ctx.kept = kept
-        left, left_scale = _scaled_along(rows, 1)
-        right, right_scale = _once(_transposed, weights, kept)
+        left, left_scale = scaled_along(rows, 1)
+        right, right_scale = once(transposed, weights, kept)
         product = _product(left, right, left_scale, right_scale, ends)
         return product.type_as(rows)
 
@@ -73,8 +73,8 @@ class _GroupedProduct(torch.autograd.Function):
         of_rows = None
         if ctx.needs_input_grad[0]:
             own = weights if ctx.parameter is None else ctx.parameter
-            left, left_scale = _scaled_along(gradient, 1)
-            right, right_scale = _once(_by_columns_of, own, ctx.kept)
+            left, left_scale = scaled_along(gradient, 1)
+            right, right_scale = once(by_columns_of, own, ctx.kept)
             of_rows = _product(left, right, left_scale, right_scale, ends).type_as(rows)
         of_weights = None
         if ctx.needs_input_grad[1]:
@@ -85,7 +85,7 @@ class _GroupedProduct(torch.autograd.Function):
         return of_rows, of_weights, None, None, None
 
 
-def _once(make: Callable[[Tensor], Scaled], weights: Tensor, kept: Kept | None) -> Scaled:
+def once(make: Callable[[Tensor], Scaled], weights: Tensor, kept: Kept | None) -> Scaled:
     """Weights in float8, made here, or by a pass before."""
     if kept is None:
         return make(local(weights))
@@ -95,16 +95,16 @@ def _once(make: Callable[[Tensor], Scaled], weights: Tensor, kept: Kept | None) 
     return kept[key]
 
 
-def _transposed(weights: Tensor) -> Scaled:
+def transposed(weights: Tensor) -> Scaled:
     """What rows are multiplied with; shape (group, n, k), result (group, k, n)."""
-    right, scale = _scaled_along(weights, 2)
+    right, scale = scaled_along(weights, 2)
     return right.transpose(1, 2), scale
 
 
-def _by_columns_of(weights: Tensor) -> Scaled:
+def by_columns_of(weights: Tensor) -> Scaled:
     """What the gradient of results is multiplied with; shape (group, n, k)."""
-    right, scale = _scaled_along(weights, 1)
-    return _by_columns(right), scale
+    right, scale = scaled_along(weights, 1)
+    return by_columns(right), scale
 
 
 def _gradient_of_weights(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
@@ -128,11 +128,11 @@ def _summands(
     gradient: Tensor, rows: Tensor, ends: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The matrices whose product is the gradient of the weights, as `_product` takes them."""
-    left, left_scale = _scaled_along(gradient, 0)
-    right, right_scale = _scaled_along(rows, 0)
+    left, left_scale = scaled_along(gradient, 0)
+    right, right_scale = scaled_along(rows, 0)
     left_scales = left_scale.repeat(len(ends))
     right_scales = right_scale.repeat(len(ends))
-    return left.t().contiguous(), _by_columns(right), left_scales, right_scales, ends
+    return left.t().contiguous(), by_columns(right), left_scales, right_scales, ends
 
 
 def _product(
@@ -157,13 +157,13 @@ def _product(
     )
 
 
-def _scaled_along(values: Tensor, dim: int) -> Scaled:
+def scaled_along(values: Tensor, dim: int) -> Scaled:
     """A tensor in float8, and for all numbers along a dimension what it must be multiplied with."""
     scale = scale_of(values.abs().amax(dim, keepdim=True), E4M3).log2().floor().exp2()
     return cast(values, scale, E4M3), scale.squeeze(dim).reciprocal()
 
 
-def _by_columns(matrices: Tensor) -> Tensor:
+def by_columns(matrices: Tensor) -> Tensor:
     """The same matrices, whose columns lie one after another."""
     return matrices.transpose(-1, -2).contiguous().transpose(-1, -2)
 

@@ -29,6 +29,7 @@ from distlab_course.dividing import (
     sum_gradients,
 )
 from distlab_course.experts import Mixture, balance, routers
+from distlab_course.experts_apart import compute_apart
 from distlab_course.float8 import in_float8
 from distlab_course.float8_grouped import Kept
 from distlab_course.float8_weights import share_scales
@@ -81,6 +82,7 @@ def train(
     reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
     adds_in_products: bool = False,
+    experts_apart: bool = False,
     fill: Callable[[Llama], None] = nothing,
     resumed: bool = False,
     steps: int = 2,
@@ -125,6 +127,8 @@ def train(
             what was gathered stays, experts' weights in float8, and transposed copies of those
             that are gathered in float8, are made once in a step, and not by each pass. FSDP must
             add up gradients in the format in which they are computed, `dtype`.
+        experts_apart: whether each expert of a rank is multiplied by a kernel of its own, as in
+            Transformer Engine until 2.16, instead of one kernel for all.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
@@ -148,6 +152,8 @@ def train(
     models = []
     for stage in range(first_stage, num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
+        if experts_apart:
+            compute_apart(model)
         if adds_in_products:
             add_in_products(model, None if reshard else kept)
         if send is not None:

@@ -38,7 +38,10 @@ def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Ten
 
 
 class Policy:
-    """Which operators' results are kept: of products of matrices every second one is not."""
+    """Which operators' results are kept: of products of matrices every second one is not.
+
+    Products of experts are not among these, whether one kernel has all or each has its own.
+    """
 
     KEPT = ("max", "_scaled_dot_product_", "reduce_scatter_tensor", "all_to_all_single")
     PRODUCTS = ("mm", "_scaled_mm")
@@ -46,10 +49,10 @@ class Policy:
     def __init__(self) -> None:
         self._products = {False: 0, True: 0}  # when they are computed first, and again
 
-    def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+    def __call__(self, context: Any, operator: Any, *_: Any, **arguments: Any) -> CheckpointPolicy:
         name = operator.overloadpacket.__name__
         kept = name.startswith(self.KEPT)
-        if name in self.PRODUCTS:
+        if name in self.PRODUCTS and "out" not in arguments:
             self._products[context.is_recompute] += 1
             kept = self._products[context.is_recompute] % 2 == 1
         if kept:

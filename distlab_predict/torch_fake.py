@@ -31,7 +31,7 @@ DEVICE = torch.ops.prim.device.default  # C++ calls it to learn where a tensor i
 def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor]) -> int:
     """Bytes that an operator reads and writes.
 
-    It reads what it is given, and writes what it makes, or what it changes in place.
+    It reads what it is given, but for `out`, and writes what it makes, or what it changes in place.
 
     Args:
         operator: of torch.ops.
@@ -42,7 +42,10 @@ def traffic(operator: Any, args: tuple, tensors: list[Tensor], made: list[Tensor
     if operator_name(operator) == "all_gather_copy_in":  # into this rank's part of what it is given
         return 2 * sum(tensor.nbytes for tensor in args[0])
     written = made or tensors_in(changed(operator, args))
-    return sum(tensor.nbytes for tensor in (*tensors, *written))
+    read = tensors
+    if operator._overloadname == "out":
+        read = [tensor for tensor in tensors if all(tensor is not other for other in made)]
+    return sum(tensor.nbytes for tensor in (*read, *written))
 
 
 def changes_arguments(operator: Any) -> bool:

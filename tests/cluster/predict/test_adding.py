@@ -32,6 +32,7 @@ WHOLE = {"microbatches": 2, "reshard": False}
         (DENSE, {"float8": "gathered", "pipeline": 2, "tensor": 2, "steps": 2}),
         (DENSE, {"float8": "yes", "pipeline": 2, "stages": 2, "recompute": "none"}),
         (EXPERTS, WHOLE | {"float8": "gathered", "expert": 4, "tensor": 2, "steps": 2}),
+        (EXPERTS, WHOLE | {"float8": "gathered", "expert": 2, "experts_apart": True}),
     ],
     ids=[
         "whole",
@@ -43,6 +44,7 @@ WHOLE = {"microbatches": 2, "reshard": False}
         "float8 in a pipeline",
         "float8, cast by each pass",
         "experts in float8",
+        "experts in float8, apart",
     ],
 )
 def test_gradients_are_those_that_autograd_adds_up(cluster, size, options):
@@ -133,3 +135,25 @@ def test_where_parameters_are_gathered_for_each_pass_nothing_else_is_kept():
     assert added["scaled_mm_add_"] > 0
     assert added["clone"] == usual["clone"]
     assert added["amax"] == usual["amax"]
+
+
+def test_experts_apart_have_a_product_and_a_cast_each_and_wait_for_no_more_numbers():
+    """A rank has two of four experts in one layer, which multiply w13 and w2 in four passes."""
+    options = {"expert": 2, "float8": "gathered", "adds_in_products": True}
+    together, one = kernels(EXPERTS, **options)
+    apart, other = kernels(EXPERTS, experts_apart=True, **options)
+    counts, of_apart = (Counter(kernel.name for kernel in some) for some in (together, apart))
+    products = 2 * MICROBATCHES
+    assert counts["_scaled_grouped_mm"] == 2 * products + 2
+    assert of_apart["_scaled_grouped_mm"] == 0
+    more = {
+        name: of_apart[name] - counts[name] for name in ("_scaled_mm", "scaled_mm_add_", "amax")
+    }
+    assert more == {
+        "_scaled_mm": 2 * (2 * products + 2),
+        "scaled_mm_add_": 2 * (products - 2),
+        "amax": 4 * products,  # of both experts: rows and gradients, by rows and by columns
+    }
+    flops = [sum(kernel.flops for kernel in some) for some in (together, apart)]
+    assert flops[0] == flops[1]
+    assert len(one.waits) == len(other.waits)

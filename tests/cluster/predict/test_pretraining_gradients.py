@@ -62,6 +62,8 @@ def cluster_ends(shared):
         (MIXTURE, {"expert": 4, "tensor": 2, "dispatch": "hosts", "host": 2}),
         (LATENT, {"expert": 4, "dispatch": "ranks", "recompute": "full"}),
         (LATENT, {"expert": 4, "dispatch": "hosts", "host": 2, "microbatches": 2}),
+        (MIXTURE, {"expert": 2, "experts_apart": True}),
+        (LATENT, {"expert": 4, "dispatch": "ranks", "experts_apart": True}),
     ],
     ids=["dense"] * 2
     + ["one sequence"] * 2
@@ -69,7 +71,8 @@ def cluster_ends(shared):
     + ["normed"]
     + ["mixture"] * 4
     + ["latent"] * 3
-    + ["once a rank", "once a host"] * 2,
+    + ["once a rank", "once a host"] * 2
+    + ["apart"] * 2,
 )
 def test_a_step_on_a_mesh_has_the_clipped_gradients_of_one_process(cluster, size, options):
     data = 4 // options.get("tensor", 1) // options.get("pipeline", 1)
