@@ -51,7 +51,8 @@ class Row:
         tokens: a second, of each GPU; None if that was not published.
         memory: what torch reserves, in GiB, or in words; None if that was not published.
         kind: DENSE, FLOAT8 or EXPERTS.
-        compiled: whether torch.compile was used.
+        compiled: whether torch.compile was used; "by hand" for kernels that were fused by hand, as
+            of `distlab.predict`.
         captured: whether all kernels of a step are in a CUDA graph, so that no processor launches
             them.
         options: of `distlab_course.pretraining.train`.
@@ -63,7 +64,7 @@ class Row:
     tokens: float | None
     memory: float | str | None = None
     kind: str = DENSE
-    compiled: bool = False
+    compiled: bool | str = False
     captured: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -389,6 +390,7 @@ def bridge(
     *,
     float8: bool = True,
     captured: bool = False,
+    apart: bool = True,
     dispatch: str = "experts",
     **layout: int,
 ) -> Row:
@@ -404,6 +406,7 @@ def bridge(
         length: of a sequence, in tokens.
         float8: whether products are in float8.
         captured: whether all kernels of a step are in a CUDA graph.
+        apart: whether experts, if there are any, compute one after another.
         dispatch: as of `pretraining.train`.
         layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
@@ -421,6 +424,7 @@ def bridge(
         "reshard": False,
         "reduce_dtype": torch.bfloat16,
         "dispatch": dispatch,
+        "experts_apart": apart and SIZES[size].experts is not None,
         **layout,
     }
     options["adds_in_products"] = not options["reshard"]  # which FSDP has
@@ -433,7 +437,7 @@ def bridge(
         SIZES[size],
         tokens,
         kind=kind,
-        compiled=True,
+        compiled="by hand",
         captured=captured,
         options=options,
     )
@@ -503,7 +507,17 @@ BRIDGE_B200 = PublishedTable(
             expert=8,
         ),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 9299, 512, 1, 4096, expert=8),
-        bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 18066, 512, 1, 4096, expert=8),
+        bridge(
+            f"Qwen3 30B{DROPPED}",
+            8,
+            "Qwen3-30B-A3B",
+            18066,
+            512,
+            1,
+            4096,
+            captured=True,
+            expert=8,
+        ),
         bridge("Qwen3 30B, 26.04", 8, "Qwen3-30B-A3B", 27136, 512, 4, 4096, **ONCE_A_RANK),
         bridge("Qwen3 235B", 64, "Qwen3-235B-A22B", 3269, 1024, 1, 4096, **PIPELINE_OF_235B),
         bridge(
@@ -555,8 +569,28 @@ BRIDGE_GB200 = PublishedTable(
             expert=64,
         ),
         bridge("Qwen3 30B", 8, "Qwen3-30B-A3B", 23766, 512, 4, 4096, **ONCE_A_RANK),
-        bridge(f"Qwen3 30B{DROPPED}", 8, "Qwen3-30B-A3B", 22775, 512, 4, 4096, expert=8),
-        bridge("Qwen3 30B, 26.08", 8, "Qwen3-30B-A3B", 39936, 512, 4, 4096, **ONCE_A_RANK),
+        bridge(
+            f"Qwen3 30B{DROPPED}",
+            8,
+            "Qwen3-30B-A3B",
+            22775,
+            512,
+            4,
+            4096,
+            captured=True,
+            expert=8,
+        ),
+        bridge(
+            "Qwen3 30B, 26.08",
+            8,
+            "Qwen3-30B-A3B",
+            39936,
+            512,
+            4,
+            4096,
+            apart=False,
+            **ONCE_A_RANK,
+        ),
         bridge(
             "Qwen3 235B, bfloat16",
             256,

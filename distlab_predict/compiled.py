@@ -58,10 +58,12 @@ class Compiled:
     Args:
         log: of the nodes.
         journal: of the storages.
+        by_hand: whether a person has fused the kernels, which the program launches one by one.
     """
 
-    def __init__(self, log: NodeLog, journal: Journal):
+    def __init__(self, log: NodeLog, journal: Journal, by_hand: bool = False):
         self._log = log
+        self._by_hand = by_hand
         self._journal = journal
         self.flow = Dataflow()
         self._unit = 0
@@ -133,7 +135,7 @@ class Compiled:
         """
         bounds = {bound for step in steps for bound in step}
         groups = torch_groups.with_micro_pipelines()
-        return fused(self._log.nodes, self.flow, bounds, waits, groups)
+        return fused(self._log.nodes, self.flow, bounds, waits, groups, self._by_hand)
 
     # --- parts of a program that are like others ---
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from distlab_predict import micro_pipelined, micro_pipelines
 from distlab_predict.dataflow import OPAQUE, Dataflow, Operation
 from distlab_predict.fusion import FusedKernel, bytes_of, kernels_of
-from distlab_predict.launches import COMPILED, GRAPH
+from distlab_predict.launches import COMPILED, GRAPH, OPERATOR
 from distlab_predict.micro_pipelines import Pipelines
 from distlab_predict.nodes import BYTES, Call, Kernel, Node, Wait
 
@@ -47,6 +47,7 @@ def fused(
     bounds: Collection[int],
     waits: Sequence[Wait] = (),
     groups: Collection[str] = (),
+    by_hand: bool = False,
 ) -> Fused:
     """The nodes of a program after what is compiled was fused.
 
@@ -56,6 +57,8 @@ def fused(
         bounds: indices of nodes before which something else begins, as a step.
         waits: of the program for its device, at which a graph ends.
         groups: the names of those with asynchronous tensor parallelism.
+        by_hand: whether each kernel is launched as an operator of an eager program is, and what is
+            not fused, such as a product, as it is written.
     """
     micro_pipelines.without_copies(nodes, flow, groups)
     bounds = {*bounds, *(wait.before for wait in waits)}
@@ -69,7 +72,7 @@ def fused(
     kernels_of_runs = kernels_of(flow, of_runs)
     pipelines = micro_pipelines.pipelines_of(nodes, flow, groups, kernels_of_runs)
     calls = pipelines.calls()
-    renewed = _Renewed(nodes, flow, pipelines)
+    renewed = _Renewed(nodes, flow, pipelines, by_hand)
     for run, own, kernels in zip(runs, of_runs, kernels_of_runs, strict=True):
         if run.start in calls:
             renewed.leave_out(run.start)
@@ -127,10 +130,12 @@ class _Renewed:
         nodes: the old ones.
         flow: their operators.
         pipelines: which of them become pipelines.
+        by_hand: as of `fused`.
     """
 
-    def __init__(self, nodes: Sequence[Node], flow: Dataflow, pipelines: Pipelines):
+    def __init__(self, nodes: Sequence[Node], flow: Dataflow, pipelines: Pipelines, by_hand: bool):
         self._old = nodes
+        self._by_hand = by_hand
         self._pipelines = pipelines
         self._sizes = flow.sizes
         self._nodes: list[Node] = []
@@ -233,7 +238,7 @@ class _Renewed:
     def _node_of(self, kernel: FusedKernel, after: tuple[int, ...]) -> Node:
         """A node that does what a kernel does."""
         old = [self._old[operation.node] for operation in kernel.operations]
-        host = self._host_of(kernel.operations[0])
+        host = self._host_of(kernel)
         if kernel.role == OPAQUE:
             return replace(old[0], after=after, host=host)
         parts = [node for node in old if isinstance(node, Kernel)]
@@ -253,10 +258,14 @@ class _Renewed:
             host=host,
         )
 
-    def _host_of(self, operation: Operation) -> float:
-        """What the processor does until the kernel of this operator is launched."""
+    def _host_of(self, kernel: FusedKernel) -> float:
+        """What the processor does until a kernel is launched."""
+        operation = kernel.operations[0]
         if not operation.is_compiled:
             return self._old[operation.node].host
+        if self._by_hand:
+            is_as_written = kernel.role == OPAQUE
+            return self._old[operation.node].host if is_as_written else OPERATOR
         graph = (operation.unit, operation.is_backward)
         if graph == self._graph:
             return COMPILED

@@ -24,6 +24,7 @@ CONVOLUTION = "convolution"
 BYTES = "bytes"  # it takes as long as its bytes need
 UNKNOWN = "unknown"  # nobody knows its FLOPs
 
+BY_HAND = "by hand"  # compiled, but each kernel is launched by the program
 FETCH = "fetch"  # the name of a call: the copy engine copies from another rank's memory
 
 
@@ -160,7 +161,8 @@ class Run:
         folder: its working folder.
         path: where it finds modules.
         skew: how many times as many tokens as the mean the experts of a recorded rank get.
-        compiled: whether its model is to be noted as torch.compile would make it.
+        compiled: whether its model is to be noted as torch.compile would make it; BY_HAND if its
+            kernels are launched one by one.
         true: lines, "train.py:12", where a truth that only data decides is True; elsewhere it is
             False.
         repeats: whether micro-batches of a pipeline that are like others are left out, and what was
@@ -176,7 +178,7 @@ class Run:
     folder: str
     path: tuple[str, ...]
     skew: float = 1.0
-    compiled: bool = False
+    compiled: bool | str = False
     true: tuple[str, ...] = ()
     repeats: bool = True
 

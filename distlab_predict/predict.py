@@ -72,6 +72,8 @@ class Predict:
         compiled: whether the program is predicted as torch.compile makes it: fewer kernels, and
             less that is kept for the backward pass. That is what it gives to torch.compile, or, if
             it gives nothing, its model and its loss. Without, all is predicted as it is written.
+            "by hand": as many kernels, of a library whose authors have fused them. The program
+            launches each as it does an operator, which takes longer than the compiler's wrapper.
 
     Raises:
         ArgumentError: an argument breaks its rule, or the program's ranks would wait for each other
@@ -104,7 +106,7 @@ class Predict:
         roles: Sequence[int] | None = None,
         tokens: int | None = None,
         skew: float = 1.0,
-        compiled: bool = False,
+        compiled: bool | str = False,
     ) -> Prediction:
         """Predict a step of a program; the arguments are described above."""
         _check(program, ranks, network, device, roles)
@@ -125,7 +127,7 @@ class Predict:
         roles: Sequence[int] | None = None,
         tokens: Callable[..., int] | None = None,
         skew: float = 1.0,
-        compiled: bool = False,
+        compiled: bool | str = False,
         **choices: Sequence[Any],
     ) -> Predictions:
         """Predict a program on several numbers of ranks, with each of its choices.
@@ -177,7 +179,7 @@ class Predict:
         *,
         roles: Sequence[int] | None = None,
         skew: float = 1.0,
-        compiled: bool = False,
+        compiled: bool | str = False,
         tokens: int | Callable[..., int] | None = None,
         allowed: Callable[..., bool | str] | None = None,
         depth: str | None = None,

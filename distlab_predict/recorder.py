@@ -40,7 +40,7 @@ from distlab_predict import (
 )
 from distlab_predict import torch_changed as changed
 from distlab_predict import torch_fake as fake
-from distlab_predict.nodes import Recording
+from distlab_predict.nodes import BY_HAND, Recording
 from distlab_predict.repeats import Repeats
 from distlab_predict.torch_lines import Lines
 from distlab_predict.torch_patches import put
@@ -61,13 +61,15 @@ class Recorder(TorchDispatchMode):
         journal: what became of its memory.
     """
 
-    def __init__(self, rank: int, is_compiled: bool = False):
+    def __init__(self, rank: int, is_compiled: bool | str = False):
         super().__init__()
         self.rank = rank
         self.log = streams.NodeLog()
         self.log.line = Lines().here
         self.journal = memory.Journal(self.log)
-        self._compiled = compiled.Compiled(self.log, self.journal) if is_compiled else None
+        self._compiled: compiled.Compiled | None = None
+        if is_compiled:
+            self._compiled = compiled.Compiled(self.log, self.journal, is_compiled == BY_HAND)
         self._steps: list[tuple[int, int]] = []
         # the works of functional collectives, by the storage of their result
         self._works: dict[int, group.Done] = {}

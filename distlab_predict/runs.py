@@ -18,7 +18,7 @@ from distlab.errors import ArgumentError
 from distlab.simulated.network import Device, Network
 from distlab.wire.messages import Failure
 from distlab.wire.pickling import pack, pickle_module_by_value
-from distlab_predict.nodes import Outcomes, Recording, Run
+from distlab_predict.nodes import BY_HAND, Outcomes, Recording, Run
 from distlab_predict.prediction import Prediction
 
 EXAMPLE = (
@@ -33,13 +33,13 @@ def run_of(
     ranks: int,
     roles: Sequence[int] | None,
     skew: float,
-    compiled: bool,
+    compiled: bool | str,
 ) -> Run:
     """What to record, in this process's environment, folder and path."""
     if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not 1 <= skew < math.inf:
         rule = "a number of at least 1"
         arguments.refuse("skew", rule, skew, "For balanced experts: skew=1.0.")
-    arguments.one_of("compiled", compiled, (True, False))
+    arguments.one_of("compiled", compiled, (True, False, BY_HAND))
     pickle_module_by_value(program)
     header, buffers = pack(program, "program")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the program finds a CPU everywhere

@@ -14,15 +14,16 @@ def kernels(program):
     return recorder.log.nodes
 
 
-def compiled(make, prepare=lambda recorder: None, after=lambda: None):
+def compiled(make, prepare=lambda recorder: None, after=lambda: None, how=True):
     """What is noted of a model's forward and backward pass, as it would be compiled.
 
     Args:
         make: returns the model and its inputs. The sum of its results has the gradient 1.
         prepare: is called with the recorder before.
         after: is called after the backward pass.
+        how: as of `distlab.predict(compiled=)`.
     """
-    recorder = Recorder(0, is_compiled=True)
+    recorder = Recorder(0, how)
     prepare(recorder)
     with torch_quick.QuickMode(allow_non_fake_inputs=True), recorder:
         model, *inputs = make()

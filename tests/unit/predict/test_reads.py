@@ -1,5 +1,7 @@
 """What a processor does for the operators of a program, and where it waits for its device."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ from distlab_predict.launches import (
     READ,
     VIEW,
 )
-from distlab_predict.nodes import Wait
+from distlab_predict.nodes import BY_HAND, Wait
 from distlab_predict.recorder import Recorder
 from tests.unit.predict.noted import compiled, step
 
@@ -80,3 +82,18 @@ def test_a_compiled_graph_needs_little_for_each_of_its_kernels():
 
     found = [node.host for node in step(compiled(make))]
     assert found == [GRAPH + COMPILED, *[COMPILED] * 4, GRAPH + COMPILED, *[COMPILED] * 4]
+
+
+def test_kernels_that_are_fused_by_hand_are_as_many_and_launched_as_operators_are():
+    """A product also has the view before it."""
+
+    def make():
+        weights = torch.ones(64, 64, requires_grad=True)
+        values = torch.ones(64, 64)
+        return (lambda given: (given @ weights.t()).relu().exp().sum()), values
+
+    usual, by_hand = (step(compiled(make, how=how)) for how in (True, BY_HAND))
+    assert [replace(node, host=0) for node in by_hand] == [replace(node, host=0) for node in usual]
+    hosts = {node.name: node.host for node in by_hand}
+    assert hosts["mm"] >= OPERATOR + VIEW
+    assert set(hosts.values()) - {hosts["mm"]} == {OPERATOR}

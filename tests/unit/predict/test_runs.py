@@ -14,7 +14,7 @@ from tests.refused import refused
         (math.inf, False, "skew must be a number of at least 1, got inf."),
         (math.nan, False, "skew must be a number of at least 1, got nan."),
         (0.9, False, "skew must be a number of at least 1, got 0.9."),
-        (1.5, "yes", "compiled must be one of True, False, got 'yes'."),
+        (1.5, "yes", "compiled must be one of True, False, 'by hand', got 'yes'."),
     ],
 )
 def test_what_is_assumed_of_experts_and_kernels(skew, compiled, words):
