@@ -4,8 +4,6 @@ import pytest
 
 from tests.cluster.conftest import Notebook, processes_of
 
-pytestmark = pytest.mark.new_python
-
 LOADED = "%load_ext distlab\nimport os, distlab\nfrom distlab.notebook import ahead\n"
 
 
@@ -17,17 +15,24 @@ def kernel(nothing_left):
     book.close()
 
 
+# by the command lines of those that are started, and of those that tests/warm_process.py forks
+SERVERS = ("distlab.launch.fork_server", "multiprocessing.forkserver")
+
+
 def servers(book):
     """Process numbers of the fork servers, once what was started ahead is ready."""
     book.run("import time\nwhile ahead.BEGUN and not ahead.BEGUN[0]._processes: time.sleep(0.01)")
-    named = [
-        one
-        for one in processes_of(f"{book.pid}-")
-        if "distlab.launch.fork_server" in " ".join(one.cmdline())
-    ]
-    return {one.pid for one in named if one.ppid() == book.pid}
+    processes = {one.pid: one for one in processes_of(f"{book.pid}-")}
+    found = set()
+    for pid, one in processes.items():
+        line = " ".join(one.cmdline())
+        is_server = any(name in line for name in SERVERS)
+        if is_server and one.ppid() not in processes:  # and no rank or controller of one
+            found.add(pid)
+    return found
 
 
+@pytest.mark.new_python
 def test_a_cluster_takes_them(kernel):
     """The ranks are forked by the process that was there before."""
     kernel.run(LOADED)
@@ -41,6 +46,7 @@ def test_a_cluster_takes_them(kernel):
 PARENTS = "%px os.getppid() if 'os' in globals() else __import__('os').getppid()"
 
 
+@pytest.mark.new_python
 @pytest.mark.parametrize("stop", ["cluster.stop()", "with cluster:\n    pass"])
 def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
     """Its ranks are forked by the same process, and nothing is left of those before."""
@@ -60,11 +66,15 @@ def test_a_cluster_after_a_stop_takes_those_of_the_one_before(kernel, stop):
     assert kernel.text(PARENTS) == f"ranks 0-3 -> {server}"
 
 
+DIES = """\
+import os, time
+os.kill({server}, 9)
+while ahead.BEGUN[0]._processes.can_fork: time.sleep(0.01)
+cluster = distlab.Cluster(2)"""
 CHANGES = {
     "another environment": "import os\nos.environ['OF_NOW'] = 'yes'\ncluster = distlab.Cluster(2)",
     "other modules": "cluster = distlab.Cluster(2, preload=['colorsys'])",
-    "a server that has died": "import os, time\nos.kill({server}, 9)\n"
-    "while ahead.BEGUN[0]._processes.can_fork: time.sleep(0.01)\ncluster = distlab.Cluster(2)",
+    "a server that has died": pytest.param(DIES, marks=pytest.mark.new_python),
 }
 
 
@@ -120,6 +130,7 @@ def test_a_forked_process_leaves_them_to_the_notebook(kernel):
     assert servers(kernel) == {server}
 
 
+@pytest.mark.new_python
 def test_ranks_get_the_environment_and_the_folder_of_now(kernel, tmp_path):
     """Where either has changed since, they are not used, and end."""
     kernel.run(LOADED)

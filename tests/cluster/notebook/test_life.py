@@ -28,9 +28,8 @@ from tests.cluster.conftest import (
 from tests.processes import controller_of, python_that_goes_on, wait_until_gone
 from tests.refused import raised
 
-pytestmark = pytest.mark.new_python
 
-
+@pytest.mark.new_python
 def test_starts_restarts_and_stops_leave_no_descriptor_and_no_thread():
     """A cluster is restarted, replaced, restarted and stopped: all is as before it.
 
@@ -86,6 +85,7 @@ def seen_on_rank(rank, world_size):
     return os.environ.get("OF_NOW"), os.getcwd()
 
 
+@pytest.mark.new_python
 def test_a_cluster_in_place_of_another_has_the_environment_and_the_folder_of_now(
     monkeypatch, tmp_path
 ):
@@ -171,6 +171,7 @@ def assert_nothing_is_left(tag, folder):
     assert wait_until_gone(lambda: [folder] if os.path.exists(folder) else []) == []
 
 
+@pytest.mark.new_python
 def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what_it_needs():
     """The notebook needs no torch for it, and a rank nothing of the notebook's side."""
     seen = (
@@ -190,6 +191,7 @@ def test_a_script_that_forgets_stop_ends_cleanly_and_each_side_imports_only_what
     assert_nothing_is_left(*first.split())
 
 
+@pytest.mark.new_python
 @pytest.mark.parametrize("engines", [None, "mpi"])
 def test_a_killed_notebook_leaves_nothing_behind(engines):
     """After SIGKILL, every process and file of the cluster is gone, a rank's child too."""
@@ -208,6 +210,7 @@ def test_a_killed_notebook_leaves_nothing_behind(engines):
     assert_nothing_is_left(tag, folder)
 
 
+@pytest.mark.new_python
 def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
     kill = (
         "from distlab.launch import reaper; import os; "
@@ -219,6 +222,7 @@ def test_a_notebook_that_is_killed_while_it_stops_leaves_nothing_behind():
     assert_nothing_is_left(tag, folder)
 
 
+@pytest.mark.new_python
 def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
     """As by `scancel`; the next call starts another one."""
     with distlab.Cluster(hosts={"localhost": 1}) as cluster:
@@ -228,6 +232,7 @@ def test_a_server_of_a_host_that_is_asked_to_end_leaves_no_folder():
         assert cluster.run(sum_of_ranks) == [0.0]
 
 
+@pytest.mark.new_python
 def test_a_port_that_another_program_takes_first(monkeypatch):
     """A controller that finds its port taken ends; the cluster starts with other ports."""
     original, attempts = settings.controller_arguments, []
