@@ -2,9 +2,9 @@
 
 A new Python computes for seconds until torch, matplotlib and ipyparallel are imported; the
 notebooks start 54 kernels and twice as many clusters, and tests/testing runs pytest as a program
-again and again. Here the import happens once for each run of pytest, with the few modules of
-distlab that this file needs. Tests marked `new_python`, those of the start itself, and all that do
-not load this plugin, start them as always.
+again and again. Here the import happens once for each run of pytest, with the modules of distlab
+that this file needs and those that ranks would import. Tests marked `new_python`, those of the
+start itself, and all that do not load this plugin, start them as always.
 """
 
 import ctypes
@@ -42,6 +42,9 @@ LIBRARIES += [
     "torch.distributed.checkpoint",
     "torch.distributed.tensor.parallel",
 ]
+LIBRARIES += ["ipykernel.debugger", "IPython.core.oinspect", "encodings.idna"]
+# and of distlab what each server of a cluster, and each rank of a check, would import for itself
+OWN = ["distlab.rank.group", "distlab.checking.trial"]
 # psutil, and so reaper.py, reads the environment with which a program was started: there it stands
 # until it is replaced
 # what torch reads of a rank's environment when it is imported
@@ -57,8 +60,9 @@ def pytest_configure() -> None:
     # as ipykernel sets it, before matplotlib
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     given = {name: settings.environment("", interface=None)[name] for name in READ_ONCE}
+    given["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # of debugpy, which would warn of frozen modules
     with mock.patch.dict(os.environ, {**given, ROOM[0]: ROOM[1]}):
-        FORKS.set_forkserver_preload([*LIBRARIES, __name__])
+        FORKS.set_forkserver_preload([*LIBRARIES, *OWN, __name__])
         forkserver.ensure_running()
     local_provisioner.launch_kernel = _launch_kernel
     kernel.start_new_kernel = _start_new_kernel
