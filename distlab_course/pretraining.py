@@ -21,6 +21,7 @@ from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
 
 from distlab_course.adding import add_in_products
+from distlab_course.dispatching import Dispatch
 from distlab_course.dividing import (
     dispatch_of,
     mesh_of_experts,
@@ -143,50 +144,58 @@ def train(
     if async_tensor and torch.cuda.is_available():
         pipeline_products(mesh.get_group("tensor"))
     experts = None if size.experts is None else mesh_of_experts(mesh, expert)
-    first_stage = mesh.get_local_rank("pipeline")
-    num_stages = pipeline * stages
     send = None if experts is None or expert == 1 else dispatch_of(dispatch, experts, host)
+    num_stages = pipeline * stages
     reshard = num_stages == 1 if reshard is None else reshard
     recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8)
     kept: Kept = {}
     models = []
-    for stage in range(first_stage, num_stages, pipeline):
+    for stage in range(mesh.get_local_rank("pipeline"), num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
         if experts_apart:
             compute_apart(model)
         if adds_in_products:
             add_in_products(model, None if reshard else kept)
         if send is not None:
-            for mixture in model.mixtures():
-                mixture.experts.dispatch = send
+            send_tokens(model, send)
         fill(model)
         models.append(model)
     optimizers = [optimizer_of(model) for model in models]
-    for model, optimizer in zip(models, optimizers, strict=True):
-        if resumed:
+    if resumed:
+        for optimizer in optimizers:
             give_states(optimizer)
-        if float8 == "gathered":
-            share_scales(model)
+    weights_changed(models, recipe)
     own = mesh.get_local_rank("data") // context
     inputs, targets = batch_of(size, own, batch, length)
     # where gradients are added up, see sum_gradients
     parts = 1 if experts is None else mesh["data"].size()
-    make_loss = torch.compile(loss_of) if compiles_loss else loss_of
+    loss = torch.compile(loss_of) if compiles_loss else loss_of
     with shared(inputs, targets, models, mesh, context):
         if pipeline > 1:
-            loss = functools.partial(make_loss, parts=parts)
+            loss = functools.partial(loss, parts=parts)
             run = pipelined(models, mesh, inputs, targets, size, loss, count, dtype)
         else:
-            loss = functools.partial(make_loss, parts=parts * count)
+            loss = functools.partial(loss, parts=parts * count)
             run = functools.partial(
                 run_whole, models[0], inputs, targets, loss, count, keep=not reshard
             )
         for _ in range(steps):
             step(models, optimizers, mesh, run)
             kept.clear()
-            if float8 == "gathered":
-                for model in models:
-                    share_scales(model)
+            weights_changed(models, recipe)
+
+
+def send_tokens(model: Llama, send: Dispatch) -> None:
+    """Have each mixture of experts send its tokens in this way."""
+    for mixture in model.mixtures():
+        mixture.experts.dispatch = send
+
+
+def weights_changed(models: list[Llama], recipe: Recipe) -> None:
+    """Find the scales of weights that are gathered in float8 anew."""
+    if recipe.float8 == "gathered":
+        for model in models:
+            share_scales(model)
 
 
 def batch_of(size: Size, own: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
