@@ -5,6 +5,7 @@ import torch
 from distlab.checking import Exercise
 from distlab.checking.comparing import compare
 from distlab.checking.observed import Observed
+from distlab.checking.values import alike
 
 
 def why(events):
@@ -79,3 +80,15 @@ def test_a_number_that_no_float_can_hold_is_only_a_wrong_one():
     wrong = [Observed(10**400, (), [], "")]
     (outcome,) = compare(Exercise("50", "twice", function=lambda tensor: None), right, wrong)
     assert not outcome.right
+
+
+def test_one_wrong_number_at_the_end_of_a_long_tensor_is_seen():
+    """Rounding is none, nor is what is no number in both."""
+    right = torch.rand(100_000)
+    right[-2] = float("nan")
+    rounded = right * (1 + 1e-6)
+    wrong = right.clone()
+    wrong[-1] += 1
+    assert alike(right, right.clone())
+    assert alike(right, rounded)
+    assert not alike(right, wrong)
