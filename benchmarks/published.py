@@ -16,8 +16,13 @@ over again. The programs of the others only resemble it:
   configs at v0.2.0).
   Megatron-Bridge has a distributed optimizer (ZeRO-1), which gathers parameters in float8 and
   reduces gradients in bfloat16 once in a step, as `reshard=False` does, but for rows that are named
-  FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). It captures the kernels
-  of some rows in CUDA graphs. Its kernels send a token once to each rank, and on hosts of 8 once to
+  FSDP (its scripts/performance/configs and recipes/utils, at 0fa501a). Its kernels are fused by
+  hand and launched one by one. Some rows capture all kernels of a step, or of a layer, in CUDA
+  graphs: 30B where 25.09 drops tokens ("cuda_graphs: true" at v0.1.0rc4) and in 26.08
+  ("full_iteration"). Others capture attention and routers, and ours launches these. Each expert has
+  products and casts of its own in bfloat16 and on Hopper, and on Blackwell up to 26.04: see
+  `experts_apart.py`; from 26.06 on MXFP8 has one kernel for all (`cutedsl_fused_grouped_mlp` at
+  v0.5.0). Its kernels send a token once to each rank, and on hosts of 8 once to
   each host, where its configurations say DeepEP or HybridEP (the same folder at v0.2.0 for 25.11
   and at v0.4.0 for 26.04, perf_recipes at v0.6.0 for 26.08; 25.09 has DeepEP on H100 alone, and
   never where it drops tokens). Elsewhere a token goes to each of its experts by an all-to-all.
@@ -588,6 +593,7 @@ BRIDGE_GB200 = PublishedTable(
             512,
             4,
             4096,
+            captured=True,
             apart=False,
             **ONCE_A_RANK,
         ),

@@ -9,7 +9,10 @@ device waits for it.
     compute_apart(model)    # after in_float8, before add_in_products
 
 The numbers are those of experts.py and float8_grouped.py. Only, the gradient of an expert's weights
-has scales of its own here, which are powers of two all the same.
+has scales of its own here, which are powers of two all the same. In MXFP8, Transformer Engine casts
+an expert's rows both ways that products read them in one kernel, and keeps one for the backward
+pass. This module gives torch an operator that computes as much, and a prediction takes it for that
+kernel. With a scale for each tensor it has three, for the largest number, the scale, and the cast.
 """
 
 from collections.abc import Sequence
@@ -22,13 +25,13 @@ from distlab_course.added_products import placed_as, sum_of
 from distlab_course.experts import RoutedExperts, local
 from distlab_course.float8_grouped import (
     Kept,
-    by_columns,
     by_columns_of,
     grouped_in_float8,
     once,
     scaled_along,
     transposed,
 )
+from distlab_course.float8_numbers import E4M3
 
 
 def compute_apart(model: nn.Module) -> None:
@@ -144,7 +147,7 @@ def _as_gradient(ctx: Any, made: Tensor | None) -> Tensor | None:
 
 
 class _Float8Products(torch.autograd.Function):
-    """The same in float8."""
+    """The same in float8. For the backward pass it keeps rows in float8, as columns."""
 
     @staticmethod
     def forward(
@@ -155,74 +158,48 @@ class _Float8Products(torch.autograd.Function):
         adds: bool,
         kept: Kept | None,
     ) -> Tensor:
-        ctx.save_for_backward(rows, local(weights))
+        matrices, scales = once(transposed, weights, kept)
+        results = rows.new_empty(len(rows), matrices.shape[2], dtype=torch.bfloat16)
+        as_columns: list[Tensor] = []
+        for part, matrix, scale, result in zip(
+            rows.split(sizes), matrices, scales, results.split(sizes), strict=True
+        ):
+            if len(part) > 0:
+                by_rows, row_scale, *columns = _cast(part)
+                _multiply(by_rows, matrix, row_scale, scale, result)
+                as_columns += columns
+        ctx.save_for_backward(local(weights), *as_columns)
         ctx.parameter = weights if adds else None
         ctx.sizes = sizes
         ctx.kept = kept
-        return _multiplied_in_float8(rows, *once(transposed, weights, kept), sizes)
+        return results.type_as(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        rows, weights = ctx.saved_tensors
-        of_rows = None
-        if ctx.needs_input_grad[0]:
-            own = weights if ctx.parameter is None else ctx.parameter
-            matrices, scales = once(by_columns_of, own, ctx.kept)
-            of_rows = _multiplied_in_float8(gradient, matrices, scales, ctx.sizes)
-        of_weights = None
-        if ctx.needs_input_grad[1]:
-            of_weights = _float8_gradient_of_weights(ctx, gradient, rows, weights)
-        return of_rows, of_weights, None, None, None
+        weights, *as_columns = ctx.saved_tensors
+        own = weights if ctx.parameter is None else ctx.parameter
+        matrices, scales = once(by_columns_of, own, ctx.kept)
+        sums = None if ctx.parameter is None else sum_of(ctx.parameter)
+        made = torch.empty_like(weights, dtype=torch.bfloat16) if sums is None else sums
+        of_rows = gradient.new_empty(len(gradient), matrices.shape[2], dtype=torch.bfloat16)
+        places = zip(of_rows.split(ctx.sizes), made, strict=True)
+        given = zip(gradient.split(ctx.sizes), matrices, scales, strict=True)
+        saved = iter(as_columns)
+        for (part, matrix, scale), (of_part, of_weight) in zip(given, places, strict=True):
+            if len(part) > 0:
+                by_rows, row_scale, columns, column_scale = _cast(part)
+                _multiply(by_rows, matrix, row_scale, scale, of_part)
+                right, right_scale = next(saved).t(), next(saved)
+                write = _multiply if sums is None else _multiply_and_add
+                write(columns, right, column_scale, right_scale, of_weight)
+            elif sums is None:  # no token chose this expert
+                of_weight.zero_()
+        of_weights = _as_gradient(ctx, made.type_as(weights) if sums is None else None)
+        return of_rows.type_as(gradient), of_weights, None, None, None
 
 
-def _multiplied_in_float8(
-    rows: Tensor, matrices: Tensor, scales: Tensor, sizes: Sequence[int]
-) -> Tensor:
-    """Each expert's rows, which are cast here, times its matrix in float8.
-
-    Args:
-        rows: shape (row, k).
-        matrices: shape (expert, k, n), read column by column.
-        scales: to multiply the columns with, shape (expert, n).
-        sizes: how many rows each expert has.
-    """
-    results = rows.new_empty(len(rows), matrices.shape[2], dtype=torch.bfloat16)
-    for part, matrix, scale, result in zip(
-        rows.split(sizes), matrices, scales, results.split(sizes), strict=True
-    ):
-        if len(part) > 0:
-            left, left_scale = scaled_along(part, 1)
-            _product(left, matrix, left_scale, scale, result)
-    return results.type_as(rows)
-
-
-def _float8_gradient_of_weights(
-    ctx: Any, gradient: Tensor, rows: Tensor, weights: Tensor
-) -> Tensor | None:
-    """The sum over each expert's rows; None if it was added to the gradient that is there."""
-    sums = None if ctx.parameter is None else sum_of(ctx.parameter)
-    made = torch.empty_like(weights, dtype=torch.bfloat16) if sums is None else sums
-    for one, other, place in zip(
-        gradient.split(ctx.sizes), rows.split(ctx.sizes), made, strict=True
-    ):
-        if len(one) == 0:  # no token chose this expert
-            if sums is None:
-                place.zero_()
-            continue
-        left, left_scale = scaled_along(one, 0)
-        right, right_scale = scaled_along(other, 0)
-        left = left.t().contiguous()
-        right = by_columns(right)
-        if sums is None:
-            _product(left, right, left_scale, right_scale, place)
-        else:
-            scales = left_scale[:, None], right_scale[None]
-            torch.ops.distlab.scaled_mm_add_(place, left, right, *scales)
-    return _as_gradient(ctx, made.type_as(weights) if sums is None else None)
-
-
-def _product(
+def _multiply(
     left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, result: Tensor
 ) -> None:
     """Write the product of two matrices in float8 to where it belongs.
@@ -244,10 +221,48 @@ def _product(
     )
 
 
-def _without_data(*_: Any, out: Tensor, **__: Any) -> Tensor:
+def _multiply_and_add(
+    left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, sums: Tensor
+) -> None:
+    """Add it to what is there instead."""
+    torch.ops.distlab.scaled_mm_add_(sums, left, right, left_scale[:, None], right_scale[None])
+
+
+# --- an operator for casts ---
+
+
+def _cast(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows in float8 in both ways that products read them, which is a kernel on a GPU.
+
+    Returns:
+        the rows, with what each must be multiplied with; and the columns as rows, likewise.
+    """
+    made: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.distlab.cast_both_ways(values)
+    return made
+
+
+def _both_ways(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows, row_scales = scaled_along(values, 1)
+    columns, column_scales = scaled_along(values, 0)
+    return rows, row_scales, columns.t().contiguous(), column_scales
+
+
+def _both_ways_without_data(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    height, width = values.shape
+    rows = values.new_empty(height, width, dtype=E4M3)
+    columns = values.new_empty(width, height, dtype=E4M3)
+    row_scales = values.new_empty(height, dtype=torch.float32)
+    return rows, row_scales, columns, values.new_empty(width, dtype=torch.float32)
+
+
+def _written_without_data(*_: Any, out: Tensor, **__: Any) -> Tensor:
     """What torch does not say of this product: that it is written to where it belongs."""
     return out
 
 
+_LIBRARY = torch.library.Library("distlab", "FRAGMENT")
+_LIBRARY.define("cast_both_ways(Tensor values) -> (Tensor, Tensor, Tensor, Tensor)")
+_LIBRARY.impl("cast_both_ways", _both_ways, "CompositeExplicitAutograd")
+_LIBRARY.impl("cast_both_ways", _both_ways_without_data, "Meta")
 _KERNELS = torch.library.Library("aten", "IMPL")
-_KERNELS.impl("_scaled_mm.out", _without_data, "Meta")
+_KERNELS.impl("_scaled_mm.out", _written_without_data, "Meta")

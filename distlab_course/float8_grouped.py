@@ -104,7 +104,7 @@ def transposed(weights: Tensor) -> Scaled:
 def by_columns_of(weights: Tensor) -> Scaled:
     """What the gradient of results is multiplied with; shape (group, n, k)."""
     right, scale = scaled_along(weights, 1)
-    return by_columns(right), scale
+    return _by_columns(right), scale
 
 
 def _gradient_of_weights(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def _summands(
     right, right_scale = scaled_along(rows, 0)
     left_scales = left_scale.repeat(len(ends))
     right_scales = right_scale.repeat(len(ends))
-    return left.t().contiguous(), by_columns(right), left_scales, right_scales, ends
+    return left.t().contiguous(), _by_columns(right), left_scales, right_scales, ends
 
 
 def _product(
@@ -163,7 +163,7 @@ def scaled_along(values: Tensor, dim: int) -> Scaled:
     return cast(values, scale, E4M3), scale.squeeze(dim).reciprocal()
 
 
-def by_columns(matrices: Tensor) -> Tensor:
+def _by_columns(matrices: Tensor) -> Tensor:
     """The same matrices, whose columns lie one after another."""
     return matrices.transpose(-1, -2).contiguous().transpose(-1, -2)
 

@@ -57,8 +57,7 @@ def fused(
         bounds: indices of nodes before which something else begins, as a step.
         waits: of the program for its device, at which a graph ends.
         groups: the names of those with asynchronous tensor parallelism.
-        by_hand: whether each kernel is launched as an operator of an eager program is, and what is
-            not fused, such as a product, as it is written.
+        by_hand: whether each kernel is launched as an operator of an eager program is.
     """
     micro_pipelines.without_copies(nodes, flow, groups)
     bounds = {*bounds, *(wait.before for wait in waits)}
@@ -238,7 +237,7 @@ class _Renewed:
     def _node_of(self, kernel: FusedKernel, after: tuple[int, ...]) -> Node:
         """A node that does what a kernel does."""
         old = [self._old[operation.node] for operation in kernel.operations]
-        host = self._host_of(kernel)
+        host = self._host_of(kernel.operations[0])
         if kernel.role == OPAQUE:
             return replace(old[0], after=after, host=host)
         parts = [node for node in old if isinstance(node, Kernel)]
@@ -258,14 +257,12 @@ class _Renewed:
             host=host,
         )
 
-    def _host_of(self, kernel: FusedKernel) -> float:
-        """What the processor does until a kernel is launched."""
-        operation = kernel.operations[0]
+    def _host_of(self, operation: Operation) -> float:
+        """What the processor does until the kernel of this operator is launched."""
         if not operation.is_compiled:
             return self._old[operation.node].host
         if self._by_hand:
-            is_as_written = kernel.role == OPAQUE
-            return self._old[operation.node].host if is_as_written else OPERATOR
+            return OPERATOR
         graph = (operation.unit, operation.is_backward)
         if graph == self._graph:
             return COMPILED

@@ -14,8 +14,9 @@ from distlab.compat import torch as private
 from distlab_predict import nodes
 from distlab_predict.torch_fake import COURSE, operator_name, place_of
 
-# libraries of torch's own operators, whose FLOPs torch counts if they have any that matter
-COUNTED = {"aten", "fsdp", "prims"}
+# libraries of torch's own operators, whose FLOPs torch counts if they have any that matter, and
+# that of the course, whose products are all below
+COUNTED = {"aten", "fsdp", "prims", COURSE}
 # those of them whose FLOPs matter and that torch does not count, by how their names begin; of a
 # Fourier transform they do not: 5 n log2(n) of 16 n bytes, which bind it on each device in DEVICES
 UNCOUNTED = (

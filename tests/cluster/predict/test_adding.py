@@ -10,7 +10,7 @@ import torch
 import distlab
 from distlab_course.pretraining import train
 from distlab_course.sizes import Experts, Size
-from distlab_predict.nodes import Kernel
+from distlab_predict.nodes import BYTES, Kernel
 from tests.cluster.predict.filled_models import gradients_of_train
 
 CLUSTER = {"n": 4, "timeout": 60, "preload": ["torch.distributed.fsdp"]}
@@ -146,14 +146,13 @@ def test_experts_apart_have_a_product_and_a_cast_each_and_wait_for_no_more_numbe
     products = 2 * MICROBATCHES
     assert counts["_scaled_grouped_mm"] == 2 * products + 2
     assert of_apart["_scaled_grouped_mm"] == 0
-    more = {
-        name: of_apart[name] - counts[name] for name in ("_scaled_mm", "scaled_mm_add_", "amax")
-    }
-    assert more == {
-        "_scaled_mm": 2 * (2 * products + 2),
-        "scaled_mm_add_": 2 * (products - 2),
-        "amax": 4 * products,  # of both experts: rows and gradients, by rows and by columns
-    }
+    names = ("_scaled_mm", "scaled_mm_add_", "cast_both_ways")
+    assert [of_apart[name] - counts[name] for name in names] == [
+        2 * (2 * products + 2),
+        2 * (products - 2),
+        2 * 2 * products,  # of both experts: rows, and gradients
+    ]
+    assert {node.kind for node in apart if node.name == "cast_both_ways"} == {BYTES}
     flops = [sum(kernel.flops for kernel in some) for some in (together, apart)]
     assert flops[0] == flops[1]
     assert len(one.waits) == len(other.waits)

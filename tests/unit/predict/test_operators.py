@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from distlab_course import added_products  # noqa: F401 - it gives torch operators
+from distlab_course import added_products, experts_apart  # noqa: F401 - they give torch operators
 from distlab_predict.operators import flops_of_shape
 from tests.unit.predict.noted import kernels
 
@@ -24,10 +24,11 @@ def float8(*shape):
     return torch.empty(shape, dtype=torch.float8_e4m3fn)
 
 
-def scaled():
+def scaled(**options):
     """Two matrices of 8-bit numbers; the second lies column by column, as the kernel wants it."""
-    one = torch.empty(())
-    return torch._scaled_mm(float8(32, 64), float8(48, 64).t(), one, one, out_dtype=torch.bfloat16)
+    scales = torch.empty(()), torch.empty(())
+    matrices = float8(32, 64), float8(48, 64).t()
+    return torch._scaled_mm(*matrices, *scales, out_dtype=torch.bfloat16, **options)
 
 
 PRODUCTS = {
@@ -51,6 +52,21 @@ def test_a_product_of_matrices_has_a_shape(name):
     batch, m, n, k = shape
     assert (kernel.name, kernel.kind, kernel.shape) == (name, "product", shape)
     assert (kernel.dtype, kernel.flops) == (dtype, 2 * batch * m * n * k)
+
+
+def written_to(make):
+    """A product that is written to where it belongs, and one that makes a tensor."""
+    return last(lambda: make(out=bfloat16(4, 32, 48)[2])), last(make)
+
+
+def plain(**options):
+    return torch.mm(bfloat16(32, 64), bfloat16(64, 48), **options)
+
+
+@pytest.mark.parametrize("make", [plain, scaled])
+def test_a_product_that_is_written_to_its_place_reads_nothing_there(make):
+    there, made = written_to(make)
+    assert (there.shape, there.num_bytes, there.flops) == (made.shape, made.num_bytes, made.flops)
 
 
 GROUPED = {

@@ -85,8 +85,6 @@ def test_a_compiled_graph_needs_little_for_each_of_its_kernels():
 
 
 def test_kernels_that_are_fused_by_hand_are_as_many_and_launched_as_operators_are():
-    """A product also has the view before it."""
-
     def make():
         weights = torch.ones(64, 64, requires_grad=True)
         values = torch.ones(64, 64)
@@ -94,6 +92,4 @@ def test_kernels_that_are_fused_by_hand_are_as_many_and_launched_as_operators_ar
 
     usual, by_hand = (step(compiled(make, how=how)) for how in (True, BY_HAND))
     assert [replace(node, host=0) for node in by_hand] == [replace(node, host=0) for node in usual]
-    hosts = {node.name: node.host for node in by_hand}
-    assert hosts["mm"] >= OPERATOR + VIEW
-    assert set(hosts.values()) - {hosts["mm"]} == {OPERATOR}
+    assert {node.host for node in by_hand} == {OPERATOR}
