@@ -27,30 +27,42 @@ def address(tmp_path_factory):
     return folder.as_uri()
 
 
-@pytest.fixture
-def visit(chromium, address):
-    """Open a page on a screen of some size and scheme; what fails to load is an error."""
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """One Chromium, whose start takes longer than a visit."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
-
-        def visit(path, width=1280, scheme="light"):
-            page = browser.new_page(viewport={"width": width, "height": 850}, color_scheme=scheme)
-            page.set_default_timeout(60_000)
-            page.complaints = []
-            page.on("pageerror", lambda error: page.complaints.append(str(error)))
-            page.on("requestfailed", lambda one: page.complaints.append(one.url))
-            page.goto(f"{address}/{path}")
-            return page
-
-        yield visit
+        yield browser
         browser.close()
 
 
+@pytest.fixture
+def visit(browser, address):
+    """Open a page on a screen of some size and scheme; what fails to load is an error.
+
+    Each page has a profile of its own, which no other page has written into.
+    """
+
+    def visit(path, width=1280, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 850}, color_scheme=scheme)
+        page.set_default_timeout(60_000)
+        page.complaints = []
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("requestfailed", lambda one: page.complaints.append(one.url))
+        page.goto(f"{address}/{path}")
+        return page
+
+    yield visit
+    for context in browser.contexts:
+        context.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (820, "light"), (1280, "dark")])
-def test_pages_fit_the_screen(visit, width, scheme):
+def test_pages_fit_the_screen(visit, address, width, scheme):
     """No page is wider than the screen, and everything in it is there."""
+    page = visit("README.html", width, scheme)
     for name in PAGES:
-        page = visit(f"{name}.html", width, scheme)
+        page.goto(f"{address}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert (
             page.evaluate(
@@ -63,7 +75,6 @@ def test_pages_fit_the_screen(visit, width, scheme):
         )
         assert page.evaluate(unnamed) == [], name
         assert page.complaints == []
-        page.close()
 
 
 def test_a_lesson_on_the_site(visit):
