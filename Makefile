@@ -111,8 +111,8 @@ part-browser = $(PYTEST) tests/browser
 # what starts daemons ends them, also after a timeout: the other method would end this process at once
 part-network = $(PYTEST) --timeout-method=signal --durations=10 tests/network
 # the longest first: what begins last is short, and no core waits for it alone
-ORDER := nbval-second predict nbval-first cluster-notebook nbval-answers testing notebooks cluster-others browser \
-  scripts zoo comparison network unit lint
+ORDER := nbval-second nbval-first predict cluster-notebook nbval-answers notebooks cluster-others browser scripts \
+  comparison testing network zoo unit lint
 SPLIT := $(patsubst cluster,cluster-notebook zoo predict comparison scripts cluster-others testing,$(PARTS:nbval=nbval-first nbval-second nbval-answers))
 CHOSEN := $(filter-out $(if $(HALF),,nbval-first) $(if $(OTHER_HALF),,nbval-second) $(if $(ANSWERS),,nbval-answers),$(SPLIT))
 RUN := $(filter $(CHOSEN),$(ORDER))
