@@ -17,17 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import distlab
-from benchmarks.published import (
-    DENSE,
-    EXPERTS,
-    FLOAT8,
-    GIB,
-    QUESTIONS,
-    TABLES,
-    PublishedTable,
-    Question,
-    Row,
-)
+from benchmarks.published import QUESTIONS, TABLES
+from benchmarks.published_rows import DENSE, EXPERTS, FLOAT8, GIB, PublishedTable, Question, Row
 from distlab import Device
 from distlab.errors import DistlabError
 from distlab_course.pretraining import train
