@@ -21,14 +21,15 @@ from distlab.debugger import turns
 from distlab.diagnosis import proof, report
 from distlab.diagnosis.nccl_report import Portability
 from distlab.diagnosis.needs import Need
-from distlab.notebook import display, freeing, interrupts, live, questions, seconds
+from distlab.notebook import display, freeing, interrupts, questions, seconds
 from distlab.notebook.checked import portability_of, show_findings
 from distlab.notebook.failed_cell import FailedCell
-from distlab.notebook.patience import Patience
+from distlab.notebook.held_ranks import HeldRanks
+from distlab.notebook.live import Live
 from distlab.notebook.ranks import Ranks, has_failed
 from distlab.rank import entry
 from distlab.simulated import begin_cell
-from distlab.wire.messages import COMMUNICATING, SILENT, RankStatus
+from distlab.wire.messages import SILENT, RankStatus
 
 
 @dataclass(frozen=True)
@@ -108,17 +109,17 @@ class Cell:
         # Of a checked cell that has succeeded, what it did that NCCL may not do.
         self.portability: Portability | None = None
         self._place = display.Place()
-        self._memory = MemoryWatch(lambda: questions.megabytes_by_rank(ranks, seconds.ANSWER))
         watched = targets if options.quiet else range(ranks.plan.n)
         self._watch = DeadlockWatch(functools.partial(ranks.states, watched))
-        self._held = HeldRanks(ranks)
         self._began = time.monotonic()
         # Turns at the debuggers of ranks that are at breakpoints; None until the first one.
         self._turns: turns.Turns | None = None
         # What a person sees who waits; None until it is first shown.
-        self._live: live.Live | None = None
+        self._live: Live | None = None
         # What the ranks did when the first one had failed or died.
         self._at_first_failure: dict[int, RankStatus] = {}
+        # Ranks that wait on although they are freed; None until another one has failed.
+        self._held: HeldRanks | None = None
 
     @classmethod
     def send(
@@ -248,7 +249,7 @@ class Cell:
                 self._ranks.free(late)
                 if died:
                     limit = min(limit, duration + seconds.AFTER_DEATH)
-                elif self._held.look(late):
+                elif self._are_held_too_long(late):
                     return False
             elif duration < limit and self._watch.look():
                 return False
@@ -257,6 +258,12 @@ class Cell:
             if not self._options.quiet and somebody_watches():
                 self._show_live(duration)
         return False
+
+    def _are_held_too_long(self, late: list[int]) -> bool:
+        """Whether ranks that were freed just now, as another one has failed, wait on for long."""
+        if self._held is None:
+            self._held = HeldRanks(self._ranks)
+        return self._held.look(late)
 
     def _let_person_type(self) -> None:
         """Ask the person for lines while debuggers of ranks wait for one.
@@ -274,11 +281,12 @@ class Cell:
         """Show a person what the ranks are doing; the picture comes later than the words."""
         states = self._watch.states
         if self._live is None:
-            self._live = live.Live()
+            ask_memory = functools.partial(questions.megabytes_by_rank, self._ranks, seconds.ANSWER)
+            self._live = Live(ask_memory)
         self._live.look(duration, states)
         picture = ""
         if duration >= seconds.PICTURE_AFTER:
-            picture = self._live.picture(duration, states, self._memory.look(duration))
+            picture = self._live.picture(duration, states)
         if duration >= seconds.LIVE_AFTER:
             doing = f"{duration:.0f} s: {report.brief(states)}"
             display.show_live(self._place, doing, picture, self._sent.result, self._targets)
@@ -311,6 +319,7 @@ class Cell:
 
     def _failed_cell(self) -> FailedCell:
         """This cell, with what is known of why it failed."""
+        held_too_long = self._held is not None and self._held.too_long
         return FailedCell(
             ranks=self._ranks,
             targets=self._targets,
@@ -318,7 +327,7 @@ class Cell:
             lost_before=self._lost_before,
             source=self._options.source,
             is_checked=self._options.check,
-            timeout=None if self._held.too_long else self._options.timeout,
+            timeout=None if held_too_long else self._options.timeout,
             states=self._watch.states,
             needs=self._watch.needs,
             at_first_failure=self._at_first_failure,
@@ -362,68 +371,3 @@ class DeadlockWatch:
         elif time.monotonic() - self._since >= seconds.UNMOVED:
             self.needs = needs
         return bool(self.needs)
-
-
-class HeldRanks:
-    """Ranks that stay in a wait in communication although they are freed again and again.
-
-    Once another rank has failed, nothing else would end such a wait: in compiled code that has no
-    connection, or in a loop of the learner's that never looks whether its rank was freed.
-
-    Args:
-        ranks: the ranks of the cluster.
-
-    Attributes:
-        too_long: whether they have stayed there for too long.
-    """
-
-    def __init__(self, ranks: Ranks):
-        self.too_long = False
-        self._ranks = ranks
-        self._states: dict[int, RankStatus] = {}
-        self._patience: Patience | None = None
-
-    def look(self, late: list[int]) -> bool:
-        """Whether all ranks that are late, and were freed just now, stay where they are for long.
-
-        A rank that computes is left alone, and so are those beside it: its part may take a while.
-        """
-        before = self._states
-        self._states = self._ranks.states(late)
-        all_stay = all(rank in before and self._stays(rank, before[rank]) for rank in late)
-        if not late or not all_stay:
-            self._patience = None
-            return False
-        if self._patience is None:
-            self._patience = self._ranks.patience(late)
-        self.too_long = all(self._patience.own_time(rank) >= seconds.GIVE_UP for rank in late)
-        return self.too_long
-
-    def _stays(self, rank: int, before: RankStatus) -> bool:
-        """Whether a rank is in the same wait as at the look before."""
-        now = self._states[rank]
-        if now.doing != COMMUNICATING or before.doing != COMMUNICATING:
-            return False
-        return (now.call, now.fingerprint) == (before.call, before.fingerprint)
-
-
-class MemoryWatch:
-    """The memory of a cell's ranks, which is looked at rarely.
-
-    A process takes long to add up the pages that it shares.
-
-    Args:
-        ask: returns megabytes by rank, of the ranks that answer.
-    """
-
-    def __init__(self, ask: Callable[[], dict[int, float]]):
-        self._ask = ask
-        self._asked = -math.inf
-        self._megabytes: dict[int, float] = {}
-
-    def look(self, now: float) -> dict[int, float]:
-        """Megabytes by rank at the last look; of a rank that did not answer, at an earlier one."""
-        if now - self._asked >= seconds.MEMORY_AGAIN:
-            self._asked = now
-            self._megabytes |= self._ask()
-        return self._megabytes

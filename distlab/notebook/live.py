@@ -6,11 +6,13 @@ Runs on the notebook's kernel, called by cell.py.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distlab.diagnosis import report
 from distlab.diagnosis.proof import need_of
+from distlab.notebook import seconds
 from distlab.notebook.display import WRAPPED_CSS
 from distlab.wire.messages import COMMUNICATING, COMPUTING, IDLE, SILENT, RankStatus
 
@@ -50,10 +52,37 @@ class Run:
         return replace(other, since=self.since) == self
 
 
-class Live:
-    """The picture of ranks at work: a lane for each, with its last seconds, and words beside it."""
+class MemoryWatch:
+    """The memory of a cell's ranks, which is looked at rarely.
 
-    def __init__(self) -> None:
+    A process takes long to add up the pages that it shares.
+
+    Args:
+        ask: returns megabytes by rank, of the ranks that answer.
+    """
+
+    def __init__(self, ask: Callable[[], dict[int, float]]):
+        self._ask = ask
+        self._asked = -math.inf
+        self._megabytes: dict[int, float] = {}
+
+    def look(self, now: float) -> dict[int, float]:
+        """Megabytes by rank at the last look; of a rank that did not answer, at an earlier one."""
+        if now - self._asked >= seconds.MEMORY_AGAIN:
+            self._asked = now
+            self._megabytes |= self._ask()
+        return self._megabytes
+
+
+class Live:
+    """The picture of ranks at work: a lane for each, with its last seconds, and words beside it.
+
+    Args:
+        ask_memory: returns megabytes by rank, of the ranks that answer.
+    """
+
+    def __init__(self, ask_memory: Callable[[], dict[int, float]]):
+        self._memory = MemoryWatch(ask_memory)
         self._runs: dict[int, list[Run]] = {}  # by rank, in the order of time
 
     def look(self, now: float, states: Mapping[int, RankStatus]) -> None:
@@ -69,15 +98,12 @@ class Live:
             if not self._runs[rank][-1].goes_on_as(run):
                 self._runs[rank].append(run)
 
-    def picture(
-        self, now: float, states: Mapping[int, RankStatus], megabytes: Mapping[int, float]
-    ) -> str:
+    def picture(self, now: float, states: Mapping[int, RankStatus]) -> str:
         """Draw an SVG of lanes and arrows, and words for each rank, which a narrow pane has below.
 
         Args:
             now: seconds after the cell's beginning.
             states: of the ranks at the last look.
-            megabytes: memory of the ranks, as far as it is known.
 
         Returns:
             HTML.
@@ -85,6 +111,7 @@ class Live:
         middles = {}
         for place, rank in enumerate(sorted(self._runs)[:LANES]):
             middles[rank] = LANE_HEIGHT * place + LANE_HEIGHT // 2
+        megabytes = self._memory.look(now)
         shapes = []
         rows = []
         for rank, y in middles.items():

@@ -7,7 +7,7 @@ import pytest
 
 from distlab.diagnosis.needs import Need
 from distlab.notebook import cell
-from distlab.notebook.cell import DeadlockWatch, MemoryWatch
+from distlab.notebook.cell import DeadlockWatch
 from distlab.notebook.seconds import TICK, UNMOVED
 from distlab.wire.messages import IDLE
 from tests.unit.paper import Paper
@@ -77,14 +77,3 @@ def test_movement_starts_the_count_again(statuses, seconds_until_told, status):
     assert seconds_until_told(TICK) is None
     statuses[0] = STUCK[0]
     assert UNMOVED - TICK <= seconds_until_told(10) <= UNMOVED + TICK
-
-
-def test_memory_is_looked_at_every_two_seconds():
-    """The picture is drawn four times a second. What a rank had stays until it answers again."""
-    answers = [{0: 50.0, 1: 60.0}, {1: 70.0}, {}]
-    watch = MemoryWatch(lambda: answers.pop(0))
-    seen = [watch.look(now).copy() for now in (2.0, 2.25, 3.75, 4.0, 4.25, 6.5)]
-    first = {0: 50.0, 1: 60.0}
-    second = {0: 50.0, 1: 70.0}
-    assert seen == [first, first, first, second, second, second]
-    assert answers == []

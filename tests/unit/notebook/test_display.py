@@ -6,7 +6,7 @@ import pytest
 
 from distlab.notebook import display, paragraphs
 from distlab.notebook.display import Item
-from distlab.notebook.live import Live
+from distlab.notebook.live import Live, MemoryWatch
 from distlab.plotting.style import contrast
 from distlab.wire.messages import COMMUNICATING, COMPUTING, CallRecord, RankStatus
 from distlab.wire.source import Line
@@ -105,10 +105,10 @@ def test_the_live_picture_can_be_read_and_heard():
         "recv", "message", members=(0, 1), peer=0, lines=(Line(4, "dist.recv(x, src=0)"),)
     )
     states = {0: RankStatus(0, COMPUTING), 1: RankStatus(1, COMMUNICATING, call, call.lines)}
-    live = Live()
+    live = Live(lambda: {0: 60.0})
     live.look(0.0, states)
     live.look(3.0, states)
-    picture = live.picture(3.0, states, {0: 60.0})
+    picture = live.picture(3.0, states)
     assert picture.count('role="img"') == picture.count("<title>what each rank did") == 1
     assert "<b>rank 0</b> <span>computing · 3 s · 60 MB</span>" in picture
     assert "<b>rank 1</b> <span>recv(src=0), line 4 · 3 s</span>" in picture
@@ -122,10 +122,21 @@ def test_the_live_picture_can_be_read_and_heard():
         assert contrast(mixed, page) >= 3
 
 
+def test_memory_is_looked_at_every_two_seconds():
+    """The picture is drawn four times a second. What a rank had stays until it answers again."""
+    answers = [{0: 50.0, 1: 60.0}, {1: 70.0}, {}]
+    watch = MemoryWatch(lambda: answers.pop(0))
+    seen = [watch.look(now).copy() for now in (2.0, 2.25, 3.75, 4.0, 4.25, 6.5)]
+    first = {0: 50.0, 1: 60.0}
+    second = {0: 50.0, 1: 70.0}
+    assert seen == [first, first, first, second, second, second]
+    assert answers == []
+
+
 def test_calls_that_read_alike_are_told_apart_by_what_the_rank_has_noted():
     """The time of a lane is that of its newest call."""
     call = CallRecord("recv", "message", peer=0, lines=(Line(4, "dist.recv(x, src=0)"),))
-    live = Live()
+    live = Live(dict)
     for now, activity in ((0.0, 1), (2.0, 1), (3.0, 2), (4.0, 2)):
         live.look(now, {1: RankStatus(1, COMMUNICATING, call, call.lines, activity=activity)})
     assert live._words(1, 5.0, {}) == "recv(src=0), line 4 · 2 s"
