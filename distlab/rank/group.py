@@ -147,7 +147,7 @@ def _keep_blocked_groups() -> None:
     """
     now = time.monotonic()
     _BLOCKED[:] = [(until, group) for until, group in _BLOCKED if until > now]
-    with_dropped = {kind.group for kind in list(LOG.dropped) if kind.is_send}
+    with_dropped = {kind.group for kind in list(LOG.messages.dropped) if kind.is_send}
     for group, name in private.GROUP_NAMES.items():
         has_open_call = any(not call.done for call in list(LOG.collectives[name]))
         # nothing here knows whether what C++ has begun has ended

@@ -327,7 +327,7 @@ def wait_for(work: Any, note: Note, make: Callable[[], Any]) -> Any:
     if isinstance(work, dist.Work) and note.method == "recv_anysource" and not note.done:
         sender = private.sender_of(work)
         if sender is not None:
-            LOG.received_from(note, sender)
+            LOG.messages.received_from(note.message_kind, sender)
     LOG.mark_ended(note)
     return outcome
 
@@ -339,7 +339,7 @@ def _ends_without_connections(note: Note) -> str:
     rank whose Work was dropped. Everywhere else this is "".
     """
     blocked = set()
-    for kind in list(LOG.dropped):  # a Work may go meanwhile
+    for kind in list(LOG.messages.dropped):  # a Work may go meanwhile
         if kind.is_send and kind.group == note.group:
             blocked.add(kind.peer)
     if note.method == "send" and note.peer in blocked:

@@ -14,14 +14,15 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distlab.compat import torch as private
 from distlab.rank import freed
 from distlab.rank.chains import raise_instead
+from distlab.rank.left_behind import abandoned
+from distlab.rank.message_counter import Kind, MessageCounter
 from distlab.rank.methods import ANY_SOURCE, IMMEDIATE
 from distlab.rank.passes import PassCounter
 from distlab.rank.plugins import PLUGINS
@@ -31,8 +32,8 @@ from distlab.wire.source import is_learners
 
 _C10D_FILE = dist.distributed_c10d.__file__
 
-# Three limits on what is remembered. Where something fell out, nothing is claimed: no limit makes a
-# statement false.
+# Two limits on what is remembered; message_counter.py has a third one. Where something fell out,
+# nothing is claimed: no limit makes a statement false.
 
 # Calls that are remembered until they are waited for. An older one is never reported as abandoned,
 # and a group in which one may still be waited for stays (RankStatus.more_unwaited). As many results
@@ -42,23 +43,10 @@ MOST_UNWAITED = 1000
 # Collectives of each group that are remembered, the newest: whether a rank has called an older one
 # follows from their numbers, and its arguments are not compared.
 REMEMBERED = 32
-# Kinds of messages that are reported, the newest; all are counted. Of a kind that is left out,
-# nothing is known, and no message that may depend on it is called unmatched
-# (RankStatus.more_traffic).
-MOST_KINDS = 1000
 
 
 # the elements of each rank, or their total where they are split evenly
 Split = list[int] | int
-
-
-class Kind(NamedTuple):
-    """What messages are counted by; the peer is a number in the group, or ANY_SOURCE."""
-
-    is_send: bool
-    group: str
-    peer: int
-    tag: int
 
 
 class Note:
@@ -163,8 +151,7 @@ class Log:
             an event loop leave in any order.
         closed: whether the watchdog has freed this rank, which begins no more calls.
         collectives: the newest collectives of each group.
-        traffic: how many messages of each kind were begun, the newest kind last.
-        dropped: the numbers of the messages whose Work was dropped before its end was waited for.
+        messages: counts the messages that were begun, and those whose Work was dropped.
         kept_works: Works of sends that checked mode lets arrive, by group.
         members: ranks of the groups that were destroyed, by name.
         new_groups: the newest groups that this rank has begun to make with new_group.
@@ -195,8 +182,7 @@ class Log:
         self.entered: defaultdict[int, list[Note]] = defaultdict(list)
         self.closed = False
         self.collectives: defaultdict[str, deque[Note]] = defaultdict(_no_notes)
-        self.traffic: dict[Kind, int] = {}
-        self.dropped: dict[Kind, list[int]] = {}
+        self.messages = MessageCounter()
         self.kept_works: dict[str, list[Any]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.new_groups: deque[NewGroup] = deque(maxlen=REMEMBERED)
@@ -218,33 +204,21 @@ class Log:
         if note.kind == MESSAGE:
             note.peer = index(note.peer)  # a TypeError here, as torch would raise one
             note.tag = index(note.tag)
-            note.sequence = self._count(note.message_kind)
+            note.sequence = self.messages.count(note.message_kind)
         else:
             before = self.collectives[note.group]
             newest = before[-1].sequence if before else 0
             note.sequence = newest + 1
             before.append(note)
 
-    def _count(self, kind: Kind) -> int:
-        """Count a message, of a kind that is now the newest; its number among those of the kind."""
-        number = self.traffic.pop(kind, 0) + 1
-        self.traffic[kind] = number
-        return number
-
     def take_back(self, note: Note) -> None:
         """Forget a call that was refused before it began."""
         if note.kind == MESSAGE:
-            if note.message_kind in self.traffic:
-                self.traffic[note.message_kind] -= 1
+            self.messages.take_back(note.message_kind)
             return
         of_group = self.collectives[note.group]
         if note in of_group:
             of_group.remove(note)
-
-    def received_from(self, note: Note, source: int) -> None:
-        """Count a message that was received from any rank as one from this rank of the group."""
-        self.traffic[note.message_kind] -= 1
-        self._count(Kind(False, note.group, source, note.tag))
 
     def tie(self, work: Any, note: Note, is_lost_when_dropped: bool = False) -> None:
         """Remember the note of a Work or Future for as long as that is alive."""
@@ -255,7 +229,7 @@ class Log:
                 _forget_oldest(self.unwaited)
                 self.more_unwaited = True
         if is_lost_when_dropped:
-            weakref.finalize(work, _count_dropped, note, self.dropped).atexit = False
+            weakref.finalize(work, _count_dropped, note, self.messages).atexit = False
 
     def remember_result(self, key: int, note: Note) -> None:
         """Remember the functional collective that made a storage, until it is waited for."""
@@ -272,29 +246,10 @@ class Log:
         """Keep the Work of a send that a program has dropped, until its group goes."""
         self.kept_works.setdefault(note.group, []).append(work)
 
-    def abandoned(self) -> list[Note]:
-        """The calls that nobody can wait for any more."""
-        found = []
-        for note, (reference, _) in list(self.unwaited.items()):
-            if reference() is None:
-                found.append(note)
-        return found
-
-    def pending(self) -> list[Note]:
-        """The calls of earlier cells that have not ended, and that somebody may still wait for."""
-        found = []
-        for note, (reference, cell) in list(self.unwaited.items()):
-            work = reference()
-            is_of_earlier_cell = cell < self.cells
-            if is_of_earlier_cell and work is not None and not _has_ended(work):
-                found.append(note)
-        return found
-
     def forget_groups(self) -> None:
         """Forget the calls in groups that are gone, because a new world has the same names."""
         self.collectives = defaultdict(_no_notes)
-        self.traffic = {}
-        self.dropped = {}
+        self.messages = MessageCounter()
         self.kept_works = {}
         self.unwaited = {}
         self.more_unwaited = False
@@ -312,8 +267,7 @@ class Log:
         self.kept_works.pop(name, None)
         self.shared_with_cpp.discard(name)
         self.nccl_groups.discard(name)
-        _forget_messages(self.traffic, name)
-        _forget_messages(self.dropped, name)
+        self.messages.forget_group(name)
 
     def free(self) -> None:
         """Begin no more calls of the group, and end the waits that are Python code.
@@ -349,7 +303,7 @@ class Log:
     def end_cell(self) -> None:
         """Note the end of a cell or of a call of the notebook; report what is left behind."""
         self.cells += 1
-        if self.unwaited and self.abandoned():
+        if self.unwaited and abandoned(self.unwaited):
             PLUGINS.send(Answer(0, unwaited=True))
         if self.destroyed is not None and not dist.is_initialized():
             PLUGINS.send(Answer(0, without_group=True))
@@ -365,27 +319,13 @@ def _forget_oldest(remembered: dict[Any, Any]) -> None:
     del remembered[oldest]
 
 
-def _forget_messages(by_kind: dict[Kind, Any], group: str) -> None:
-    """Delete what is known of the messages of a group."""
-    for kind in list(by_kind):  # a Work may be dropped meanwhile, on any thread
-        if kind.group == group:
-            del by_kind[kind]
-
-
-def _has_ended(work: Any) -> bool:
-    """Whether a Work, or a Future in the place of the Work that it came from, has ended."""
-    if isinstance(work, torch.Future):
-        return work.done()
-    return work.is_completed()
-
-
-def _count_dropped(note: Note, dropped: dict[Kind, list[int]]) -> None:
+def _count_dropped(note: Note, messages: MessageCounter) -> None:
     """The Work of a message is gone.
 
     gloo forgets a message that nobody waited for, unless it was on its way before.
     """
     if not note.done:
-        dropped.setdefault(note.message_kind, []).append(note.sequence)
+        messages.mark_dropped(note.message_kind, note.sequence)
 
 
 LOG = Log()

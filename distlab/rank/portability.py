@@ -199,7 +199,7 @@ def _was_used(group: str) -> bool:
     """Whether something was called in a group before the cell."""
     if LOG.collectives.get(group) or group in LOG.shared_with_cpp:
         return True
-    return any(kind.group == group for kind in LOG.traffic)
+    return any(kind.group == group for kind in LOG.messages.begun)
 
 
 def _tensors_in(args: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -23,8 +23,9 @@ from torch.autograd.profiler import profile
 from torch.distributed import distributed_c10d as c10d
 
 from distlab.compat.torch import flight_record, is_profiling, sender_of
-from distlab.rank.log import LOG, Kind, Note
+from distlab.rank.log import LOG, Note
 from distlab.rank.membership import members_of
+from distlab.rank.message_counter import Kind
 from distlab.rank.methods import ANY_SOURCE, IMMEDIATE, ROOTED
 from distlab.rank.plugins import PLUGINS
 from distlab.rank.this_rank import THIS_RANK
@@ -133,7 +134,7 @@ class Recording:
                 continue
             # a message that was received from anybody was not counted as its sender's
             anybodys = Kind(is_send=False, group=note.group, peer=ANY_SOURCE, tag=note.tag)
-            from_anybody = note.method != "send" and anybodys in LOG.traffic
+            from_anybody = note.method != "send" and anybodys in LOG.messages.begun
             call.sequence = 0 if from_anybody else note.sequence
         return [call for call in self.calls.values() if call.posted]
 

@@ -30,8 +30,10 @@ from distlab.rank.frames import (
     lines_of_coroutine,
     lines_of_thread,
 )
-from distlab.rank.log import LOG, MOST_KINDS, Note
+from distlab.rank.left_behind import abandoned, pending
+from distlab.rank.log import LOG, Note
 from distlab.rank.membership import ends_soon_in, members_of
+from distlab.rank.message_counter import MOST_KINDS
 from distlab.rank.quiescence import gloo_wakeups, nothing_may_act
 from distlab.rank.records import record_of
 from distlab.rank.rpc import AGENT
@@ -88,8 +90,8 @@ def summary(
         activity=activity,
         fingerprint=fingerprint,
         is_quiescent=is_quiescent,
-        abandoned=tuple(map(record_of, LOG.abandoned())),
-        pending=tuple(map(record_of, LOG.pending())),
+        abandoned=tuple(map(record_of, abandoned(LOG.unwaited))),
+        pending=tuple(map(record_of, pending(LOG.unwaited, LOG.cells))),
         other_threads=_other_threads(look),
     )
 
@@ -302,7 +304,7 @@ def _with_calls(status: RankStatus) -> RankStatus:
         # left out of a rank that computes, to answer at once
         history=() if status.doing == messages.COMPUTING else _history(),
         traffic=tuple(_traffic()),
-        more_traffic=len(LOG.traffic) > MOST_KINDS,
+        more_traffic=len(LOG.messages.begun) > MOST_KINDS,
         more_unwaited=LOG.more_unwaited,
         destroyed=record_of(LOG.destroyed) if LOG.destroyed else None,
         worlds=tuple(map(record_of, list(LOG.worlds))),
@@ -325,10 +327,10 @@ def _history() -> tuple[CallRecord, ...]:
 
 def _traffic() -> Iterator[MessageCount]:
     """How many messages of each kind were begun; of the newest kinds."""
-    newest = list(LOG.traffic.items())[-MOST_KINDS:]
+    newest = list(LOG.messages.begun.items())[-MOST_KINDS:]
     for kind, count in newest:
         members = members_of(kind.group) or LOG.members.get(kind.group, ())
-        dropped = LOG.dropped.get(kind, [])
+        dropped = LOG.messages.dropped.get(kind, [])
         yield MessageCount(
             is_send=kind.is_send,
             group=kind.group,

@@ -154,7 +154,7 @@ def close_blocked_groups() -> None:
 def _peers_of_dropped_irecvs(group: str) -> set[int]:
     """The sources, by their numbers in the group, of the irecvs that this rank has dropped."""
     peers = set()
-    for kind in list(LOG.dropped):  # a Work may go meanwhile
+    for kind in list(LOG.messages.dropped):  # a Work may go meanwhile
         if kind.group == group and not kind.is_send:
             peers.add(kind.peer)
     return peers

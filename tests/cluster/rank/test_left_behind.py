@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import distlab
-from distlab.rank.log import MOST_KINDS
+from distlab.rank.message_counter import MOST_KINDS
 from tests.cluster.conftest import sum_of_ranks
 from tests.refused import raised
 

@@ -306,7 +306,8 @@ class Run:
     def _end_wait(self, rank: Rank, op: Op) -> None:
         rank.events.append(Wait(op.number))
         if op.note.method == "recv_anysource" and not op.note.done:  # as hooks.py does
-            rank.log.received_from(op.note, GROUPS[op.step.group].index(op.source))
+            source = GROUPS[op.step.group].index(op.source)
+            rank.log.messages.received_from(op.note.message_kind, source)
         rank.log.mark_ended(op.note)
         rank.waits_for = None
         rank.place += 1

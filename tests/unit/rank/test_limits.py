@@ -12,6 +12,7 @@ import torch.distributed._functional_collectives as functional
 
 from distlab.rank import log, status
 from distlab.rank.log import LOG
+from distlab.rank.message_counter import MOST_KINDS
 
 
 def seen():
@@ -22,12 +23,12 @@ def seen():
 @pytest.mark.parametrize(("more", "left_out"), [(0, False), (1, True)])
 def test_kinds_of_messages(four, more, left_out):
     """All are counted, the newest are reported."""
-    for tag in range(log.MOST_KINDS + more):
+    for tag in range(MOST_KINDS + more):
         dist.send(torch.ones(1), 2, tag=tag)
     dist.send(torch.ones(1), 2, tag=more)
     found = seen()
     assert found.more_traffic == left_out
-    assert len(found.traffic) == log.MOST_KINDS
+    assert len(found.traffic) == MOST_KINDS
     assert (found.traffic[-1].tag, found.traffic[-1].sequence) == (more, 2)
 
 

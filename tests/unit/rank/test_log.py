@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from distlab.rank import freed, hooks, log, membership, status, threads
-from distlab.rank.log import LOG, Kind
+from distlab.rank.left_behind import pending
+from distlab.rank.log import LOG
+from distlab.rank.message_counter import Kind
 from distlab.rank.passes import Passes
 from distlab.rank.records import record_of
 from distlab.wire.messages import COLLECTIVE, WAITING, CallRecord
@@ -174,11 +176,11 @@ def test_what_an_earlier_cell_has_begun_is_kept_until_it_ends():
     note.options.asyncOp = True
     future = torch.futures.Future()
     notes.tie(future, note)
-    assert notes.pending() == []
+    assert pending(notes.unwaited, notes.cells) == []
     notes.end_cell()
-    assert notes.pending() == [note]
+    assert pending(notes.unwaited, notes.cells) == [note]
     future.set_result(None)
-    assert notes.pending() == []
+    assert pending(notes.unwaited, notes.cells) == []
 
 
 # --- limits, forgetting ---
@@ -285,7 +287,8 @@ class Name(str):
     """A group's name; while it is compared, a Work of another group is dropped."""
 
     def __eq__(self, other):
-        LOG.dropped.setdefault(Kind(True, f"group {len(LOG.dropped)}", 0, 0), []).append(1)
+        dropped = LOG.messages.dropped
+        dropped.setdefault(Kind(True, f"group {len(dropped)}", 0, 0), []).append(1)
         return super().__eq__(other)
 
     __hash__ = str.__hash__
@@ -294,7 +297,7 @@ class Name(str):
 def test_a_work_that_goes_meanwhile_disturbs_no_wait(alone):
     """Nor does it disturb the end of a group."""
     note = hooks.note_of("barrier", "0", (), {})
-    LOG.dropped[Kind(True, Name("0"), 1, 0)] = [1]
+    LOG.messages.dropped[Kind(True, Name("0"), 1, 0)] = [1]
     assert hooks._ends_without_connections(note) == freed.BEHIND_DROPPED
     LOG.forget_group("0")
     assert hooks._ends_without_connections(note) == ""
