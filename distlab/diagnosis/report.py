@@ -1,7 +1,7 @@
 """What ranks are doing, in words and as a table, and operations that nobody waits for.
 
 No process is asked; lines of files are read. Runs on the notebook's kernel, called by cell.py,
-failed_cell.py, ranks.py, live.py and questions.py, and by meanwhile.py, marks.py, stuck.py and
+failed_cell.py, unmatched.py, live.py and questions.py, and by meanwhile.py, marks.py, stuck.py and
 ddp_passes.py beside it.
 """
 

@@ -27,6 +27,7 @@ from distlab.notebook.failed_cell import FailedCell
 from distlab.notebook.held_ranks import HeldRanks
 from distlab.notebook.live import Live
 from distlab.notebook.ranks import Ranks, has_failed
+from distlab.notebook.unmatched import rebuild_without_unmatched
 from distlab.rank import entry
 from distlab.simulated import begin_cell
 from distlab.wire.messages import SILENT, RankStatus
@@ -185,7 +186,8 @@ class Cell:
             self._wait()
             replies = self._replies()
             self._end_checks()
-            self._ranks.rebuild_after_unmatched(print_report=not self._options.quiet)
+            if self._ranks.may_have_unmatched:
+                rebuild_without_unmatched(self._ranks, print_report=not self._options.quiet)
             if self.portability is not None:
                 show_findings(self.portability)
             return replies

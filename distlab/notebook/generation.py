@@ -1,24 +1,51 @@
 """The ranks join a generation of the group: all of them, or an error that says who did not and why.
 
+They are asked to when they have finished earlier cells.
+
 Runs on the notebook's kernel, called by ranks.py; entry.py's `join` replies on every rank.
 failed_cell.py takes `of_ipyparallel`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from typing import Any
 
-from distlab.compat.ipyparallel import NoSuchEngineError, Replies, engines_exist
+from distlab.compat.ipyparallel import NoSuchEngineError, Replies, engines_exist, engines_with_work
 from distlab.diagnosis import deaths, endings, joining, readable
 from distlab.errors import ClusterError
-from distlab.notebook import seconds
+from distlab.notebook import interrupts, seconds
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.wire import messages
 from distlab.wire.messages import Failure
 from distlab.wire.rendezvous import Joined
+from distlab.words import rank_list
+
+
+def wait_for_earlier_cells(client: Any, lost: Collection[int]) -> None:
+    """Wait until the living ranks have finished what they were sent before.
+
+    A person may interrupt the wait.
+
+    Args:
+        client: ipyparallel's Client.
+        lost: the ranks that have died.
+    """
+    deadline = time.monotonic() + seconds.BUILD
+    busy = engines_with_work(client) - set(lost)
+    while busy:
+        if time.monotonic() > deadline:
+            running = f"an earlier cell is still running on {rank_list(sorted(busy))}"
+            raise ClusterError(
+                f"The process group cannot be rebuilt: {running} after {seconds.BUILD:g} s. "
+                "Call cluster.interrupt() first."
+            )
+        with interrupts.allowed():
+            time.sleep(0.002)
+        busy = engines_with_work(client) - set(lost)
 
 
 def join_all(

@@ -9,29 +9,29 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distlab import simulated
 from distlab.compat.ipyparallel import Replies, engines_with_work
-from distlab.diagnosis import afterwards, deaths, report
+from distlab.diagnosis import afterwards, deaths
 from distlab.diagnosis.endings import Ending
 from distlab.diagnosis.proof import status_of
 from distlab.errors import ClusterError
 from distlab.notebook import interrupts, overview, paragraphs, seconds
 from distlab.notebook.ahead import take_for_cluster
 from distlab.notebook.dead_ranks import DeadRanks
-from distlab.notebook.generation import join_all
+from distlab.notebook.generation import join_all, wait_for_earlier_cells
 from distlab.notebook.patience import Patience
 from distlab.notebook.plan import Plan
 from distlab.notebook.processes import Processes
 from distlab.notebook.starting import start_processes
+from distlab.notebook.troubles import Troubles
 from distlab.rank import entry
 from distlab.wire import messages
 from distlab.wire.messages import RankStatus
 from distlab.wire.rendezvous import Joined, this_machine
-from distlab.words import rank_list
 
 if TYPE_CHECKING:
     from distlab.notebook.preempting import Preemption
@@ -68,7 +68,7 @@ class Ranks:
         self._processes = processes
         self._cut = False  # whether connections were shut down since the group was built
         self._simulates = False  # whether the ranks are on simulated machines now
-        self._trouble_shown = False  # whether it was said that a watchdog has failed
+        self._troubles = Troubles()
         self._owner = os.getpid()
 
     @classmethod
@@ -198,7 +198,7 @@ class Ranks:
         """
         self.mark_dead_ranks()
         self._cut |= anew
-        self._wait_for_earlier_cells()
+        wait_for_earlier_cells(self.client, self.lost)
         self.mark_dead_ranks()  # those that have died meanwhile
         if self.lost and not self.plan.forks:
             advice = self.plan.again[0].upper() + self.plan.again[1:]
@@ -212,21 +212,6 @@ class Ranks:
                 self._build(new)
                 new = []
         return self._build(new, world)
-
-    def _wait_for_earlier_cells(self) -> None:
-        """Wait until the living ranks have finished what they were sent before."""
-        deadline = time.monotonic() + seconds.BUILD
-        busy = engines_with_work(self.client) - set(self.lost)
-        while busy:
-            if time.monotonic() > deadline:
-                running = f"an earlier cell is still running on {rank_list(sorted(busy))}"
-                raise ClusterError(
-                    f"The process group cannot be rebuilt: {running} after {seconds.BUILD:g} s. "
-                    "Call cluster.interrupt() first."
-                )
-            with interrupts.allowed():
-                time.sleep(0.002)
-            busy = engines_with_work(self.client) - set(self.lost)
 
     def ready(self, targets: Sequence[int]) -> None:
         """Before a cell: make sure that all ranks are there and that the group is whole.
@@ -249,27 +234,10 @@ class Ranks:
             return True
         return not set(targets).isdisjoint(self.lost)
 
-    def rebuild_after_unmatched(self, print_report: bool) -> None:
-        """After a cell: build a new group without the operations that nothing can match any more.
-
-        Args:
-            print_report: whether to show a person which operations these are.
-        """
-        if self.stopped or not self.channel.unwaited:
-            return
-        self.channel.unwaited = False
-        states = self.states(range(self.plan.n), patient=True)
-        unmatched = report.unmatched_operations(states)
-        if not unmatched:
-            return
-        # virtual time goes on, and an operation that a rank may still wait for has to end
-        may_wait = any(state.pending or state.more_unwaited for state in states.values())
-        stays = self.plan.network is not None or may_wait
-        gone = ""
-        if not stays:
-            gone = self.rebuild().words()
-        if print_report:
-            paragraphs.say(report.words_of_unmatched(unmatched, stays, gone), sys.stderr)
+    @property
+    def may_have_unmatched(self) -> bool:
+        """Whether a rank has left operations behind that nobody waits for."""
+        return self.channel.unwaited and not self.stopped
 
     # --- questions ---
 
@@ -296,24 +264,8 @@ class Ranks:
         else:
             received = self.channel.ask(ranks, seconds.ANSWER)
         unseen = {rank: answer.error for rank, answer in received.items() if answer.error}
-        self._show_troubles(unseen)
+        self._troubles.show(unseen, self.channel.troubles)
         return {rank: status_of(rank, received.get(rank), rank in with_work) for rank in ranks}
-
-    def _show_troubles(self, unseen: Mapping[int, str]) -> None:
-        """Show once, in a line, that something goes wrong on a watchdog.
-
-        Args:
-            unseen: why some ranks could not say what they are doing, by rank.
-        """
-        troubles = unseen or self.channel.troubles
-        if not troubles or self._trouble_shown:
-            return
-        self._trouble_shown = True
-        rank, error = next(iter(troubles.items()))
-        words = f"distlab itself failed on rank {rank}"
-        if unseen:
-            words = f"distlab cannot see what rank {rank} is doing, so it finds no deadlocks"
-        paragraphs.say(f"{words}: {error}", sys.stderr)
 
     def patience(self, ranks: Iterable[int]) -> Patience:
         """Patience with these ranks, from now on."""

@@ -86,7 +86,7 @@ NOT_PLAIN = (
 )
 def test_an_exception_is_shown_in_a_line_and_the_thread_goes_on(usable, capfd, program, words):
     """No traceback; garbage is collected as before; the next deadlock is proven."""
-    usable.ranks._trouble_shown = False
+    usable.ranks._troubles.shown = False
     pids = usable.run(pid_on_rank)
     usable.run(program)
     (line,) = capfd.readouterr().err.splitlines()
@@ -135,7 +135,7 @@ LOST = (
 @pytest.mark.parametrize("call", [sum_of_ranks, stuck], ids=["a cell", "a deadlock"])
 def test_a_rank_without_its_watchdog_is_replaced(usable, capfd, program, call):
     """As a dead one is; the other rank keeps its variables, and deadlocks are proven."""
-    usable.ranks._trouble_shown = True
+    usable.ranks._troubles.shown = True
     usable.push({"kept": 5})
     before = usable.run(pid_on_rank)
     usable.run(program)

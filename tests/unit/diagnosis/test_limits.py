@@ -8,7 +8,7 @@ import pytest
 from distlab.diagnosis import report
 from distlab.diagnosis.afterwards import EndedWithGroup
 from distlab.diagnosis.proof import proof
-from distlab.notebook.ranks import Ranks
+from distlab.notebook.unmatched import rebuild_without_unmatched
 from distlab.rank.log import REMEMBERED
 from tests.unit.paper import Paper
 
@@ -78,13 +78,12 @@ def test_a_group_stays_where_an_older_call_may_be_waited_for(capsys, more_unwait
     states[0] = replace(states[0], more_unwaited=more_unwaited, abandoned=(sent,))
     rebuilds = []
     ranks = SimpleNamespace(
-        stopped=False,
         channel=SimpleNamespace(unwaited=True),
         plan=SimpleNamespace(n=2, network=None),
         states=lambda _, patient: states,
         rebuild=lambda: rebuilds.append(1) or EndedWithGroup(),
     )
-    Ranks.rebuild_after_unmatched(ranks, True)
+    rebuild_without_unmatched(ranks, print_report=True)
     assert len(rebuilds) == rebuilt
     shown = capsys.readouterr().err
     assert "rank 0: send(dst=1), was never received" in shown
