@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import _functional_collectives as functional
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as pipeline_stage
@@ -27,10 +28,22 @@ def patches() -> Iterator[Patch]:
     yield Patch(DistributedDataParallel, "_check_comm_hook", do_nothing)
     yield Patch(DistributedDataParallel, "_passing_sync_batchnorm_handle", do_nothing)
     yield Patch(_fsdp_param, "_chunk_with_empty", _Chunks)
+    yield Patch(functional, "_maybe_wrap_tensor", _awaited_when_used)
     # or else an all_to_all on a CPU is an all_gather, as gloo has none
     yield Patch(dtensor, "local_tensor_mode", lambda: True)
     if hasattr(schedules._PipelineSchedule, "_warmup_p2p"):  # before torch 2.15
         yield Patch(schedules._PipelineSchedule, "_warmup_p2p", _without_vote)
+
+
+def _awaited_when_used(result: Tensor) -> Tensor:
+    """Stand in for what functional collectives give their results to.
+
+    Without data torch takes a program for one that is compiled, and waits at once. Here as well it
+    does where autograd sees the result, which the tensor that waits when it is used hides.
+    """
+    if result.requires_grad:
+        return functional.wait_tensor(result)
+    return functional.AsyncCollectiveTensor(result)
 
 
 def with_micro_pipelines() -> frozenset[str]:

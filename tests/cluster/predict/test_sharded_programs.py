@@ -211,3 +211,35 @@ def test_functional_collectives_are_as_long_as_all_their_tensors():
         ("all_to_all", (0, 32, 0, 0)),
         ("all_to_all", (4, 4, 4, 20)),  # rank 1 keeps the second part
     ]
+
+
+def gathered_beside_a_product(rank, world_size, grad):
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+
+    model = nn.Linear(64, 64)
+    model(torch.ones(8, 64)).sum().backward()
+    mesh = init_device_mesh("cpu", (world_size,))
+    square = torch.ones(64, 64)
+    if grad:
+        part = torch.ones(8, 64, requires_grad=True)
+        whole = functional.all_gather_single_autograd(part * 2, 0, dist.group.WORLD)
+    else:
+        rows = DTensor.from_local(torch.ones(8, 64), mesh, [Shard(0)])
+        whole = rows.redistribute(placements=[Replicate()], async_op=True).to_local()
+    square @ square
+    total = (whole.view(-1, 32) * 3).sum()
+    if grad:
+        total.backward()
+    torch.optim.SGD(model.parameters()).step()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_functional_collective_is_awaited_where_its_result_is_used(grad):
+    """Not by the product before; where autograd sees the result, at once."""
+    program = functools.partial(gathered_beside_a_product, grad=grad)
+    nodes = distlab.predict(program, 4, NETWORK, FREE).recordings[0].nodes
+    place = [node.name for node in nodes].index("all_gather")
+    later = [node.name for node in nodes[place + 1 :] if place in node.after]
+    assert later[0] == ("mm" if grad else "mul")
+    assert ("reduce_scatter" in {node.name for node in nodes}) == grad

@@ -38,6 +38,10 @@ NAMES = [
     # asynchronous tensor parallelism
     "torch._inductor.config._micro_pipeline_tp",
     "torch.distributed._symmetric_memory._group_name_to_store",
+    # functional collectives
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor",
+    "torch.distributed._functional_collectives._maybe_wrap_tensor",
+    "torch.distributed._functional_collectives.wait_tensor",
     # meshes and DTensor
     "torch.distributed.device_mesh.DeviceMesh._is_current_rank_part_of_mesh",
     "torch.distributed.tensor._collective_utils.local_tensor_mode",
