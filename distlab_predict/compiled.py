@@ -101,7 +101,7 @@ class Compiled:
             return
         reads = self._accesses(inductor.read_by(called))
         size = max((tensor.numel() for tensor in (*called.given, *made)), default=0)
-        parts = inductor.parts_of(called)
+        parts = inductor.parts_of(called, self._by_hand)
         signature = self._signature(called, parts, is_backward)
         repeated = self._known.get(signature)
         if repeated is not None:

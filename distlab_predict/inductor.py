@@ -142,10 +142,14 @@ class Called(NamedTuple):
     made: Sequence[Tensor]
 
 
-def parts_of(called: Called) -> list[Part]:
-    """What the compiler makes of an operator."""
+def parts_of(called: Called, by_hand: bool = False) -> list[Part]:
+    """What the compiler makes of an operator.
+
+    Args:
+        by_hand: whether it is a person who fuses kernels.
+    """
     name = called.name
-    if _has_own_kernel(called):
+    if _has_own_kernel(called, by_hand):
         return [Part(OPAQUE, [Written(tensor, False) for tensor in called.made])]
     if name in NORMS_BACKWARD:
         largest = max(map(Tensor.numel, called.made))
@@ -189,13 +193,13 @@ def read_by(called: Called) -> list[tuple[Tensor, int]]:
     return reads
 
 
-def _has_own_kernel(called: Called) -> bool:
+def _has_own_kernel(called: Called, by_hand: bool) -> bool:
     if called.operator.namespace not in ("aten", "prims") or called.kind != nodes.BYTES:
         return True
     if called.name.startswith(OWN_KERNELS) and called.name not in RANDOM:
         return True
-    # inductor writes no kernels for complex numbers
-    return any(tensor.is_complex() for tensor in (*called.given, *called.made))
+    # inductor writes no kernels for complex numbers, and a person does, of rotary embeddings
+    return not by_hand and any(tensor.is_complex() for tensor in (*called.given, *called.made))
 
 
 def _reduction(called: Called) -> Part:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from distlab_course.llama import Block, Size
-from distlab_predict.nodes import BYTES
+from distlab_predict.nodes import BY_HAND, BYTES
 from tests.unit.predict.noted import compiled, step
 
 TOKENS = 512
@@ -113,6 +113,18 @@ def test_a_block_of_a_llama_has_so_many_kernels():
     forward = ["norm", "q", "k", "v", "rotate", "rotate", "q", "k", "norm", "swiglu", "add"]
     backward = ["swiglu", *["norm", "weight"] * 2, *"qkv", "rotate", "rotate", *"qk"]
     assert len(whole) == len(forward) + len(backward)
+
+
+def test_a_person_fuses_rotations_too():
+    """Each of those above is a kernel forward and one backward, instead of three."""
+    size = Size(256, 2, 4, 512, kv_heads=2, vocabulary=1024)
+    numbers = []
+    for how in (True, BY_HAND):
+        found = step(compiled(lambda: (Block(size).bfloat16(), given(4, 128, 256)), how=how))
+        kernels = [node.num_bytes for node in found if node.kind == BYTES]
+        numbers.append(sum(num_bytes > TENSOR for num_bytes in kernels))
+    rotations = 2 * 2
+    assert numbers[0] - numbers[1] == rotations * (3 - 1)
 
 
 # --- what is compiled ---
