@@ -20,6 +20,11 @@ to each rank, and on hosts of 8 once to each host, where its configurations say 
 (the same folder at v0.2.0 for 25.11 and at v0.4.0 for 26.04, perf_recipes at v0.6.0 for 26.08;
 25.09 has DeepEP on H100 alone, and never where it drops tokens). Elsewhere a token goes to each of
 its experts by an all-to-all.
+
+What is computed again is as in the workload_base_configs of v0.2.0: five blocks of 8B on H100, and
+of DeepSeek-V3 what makes queries, keys and values of short vectors ("mla_up_proj"). That of GB300
+has "moe_act" instead, the product between the two halves of an expert, and that of H100 also has
+"mlp", of its three layers without experts; ours keep these, and all have "mla_up_proj".
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ from benchmarks.published_rows import (
     PublishedTable,
     Row,
 )
+from distlab_course.engine import Engine
 from distlab_course.sizes import SIZES
 
 # Each expert computes as many rows as it has room for, as ours do whose tokens are spread evenly.
@@ -72,6 +78,7 @@ def bridge(
     captured: bool = False,
     apart: bool = True,
     dispatch: str = "experts",
+    blocks_again: int = 0,
     **layout: int,
 ) -> Row:
     """A row of Megatron-Bridge.
@@ -88,6 +95,7 @@ def bridge(
         captured: whether all kernels of a step are in a CUDA graph.
         apart: whether experts, if there are any, compute one after another.
         dispatch: as of `pretraining.train`.
+        blocks_again: whose forward passes are computed again for the backward pass.
         layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
     replicas = ranks
@@ -104,10 +112,17 @@ def bridge(
         "reshard": False,
         "reduce_dtype": torch.bfloat16,
         "dispatch": dispatch,
-        "experts_apart": apart and SIZES[size].experts is not None,
         **layout,
     }
-    options["adds_in_products"] = not options["reshard"]  # which FSDP has
+    options["engine"] = Engine(
+        adds_in_products=not options["reshard"],  # which FSDP has
+        experts_apart=apart and SIZES[size].experts is not None,
+        casts_once=True,
+        gathers_again=layout.get("tensor", 1) > 1,
+        repeats_keys=False,
+        recomputes_blocks=blocks_again,
+        recomputes_long=SIZES[size].latent is not None,
+    )
     if float8:
         options["float8"] = "gathered"
     kind = EXPERTS if SIZES[size].experts else FLOAT8
@@ -129,7 +144,7 @@ BRIDGE_H100 = PublishedTable(
     H100,
     H100_HOSTS,
     [
-        bridge("8B, FSDP", 8, "8B", 14451, 128, 1, 8192, reshard=True),
+        bridge("8B, FSDP", 8, "8B", 14451, 128, 1, 8192, reshard=True, blocks_again=5),
         bridge("70B, 128 sequences", 64, "70B", 1602, 128, 1, 8192, **DEEP_70B),
         bridge("70B, 256 sequences, 26.02", 64, "70B", 1621, 256, 1, 8192, **DEEP_70B),
         bridge("405B, 512 sequences", 1024, "405B", 292, 512, 1, 8192, **DEEP_405B),

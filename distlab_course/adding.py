@@ -1,6 +1,6 @@
 """Layers whose products add to the gradients of their weights, as those of Transformer Engine do.
 
-Called by pretraining.py; it runs on the ranks, or in predict's process. The first pass of a step
+Called by engine.py; it runs on the ranks, or in predict's process. The first pass of a step
 makes a gradient as ever. In the passes after it, the product of a layer's gradient and its inputs
 is added to what is there (added_products.py), and autograd is told of none.
 

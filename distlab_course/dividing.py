@@ -29,12 +29,17 @@ from distlab_course.sequence_parts import Gather, Rowwise
 # --- tensor parallelism ---
 
 
-def split(model: Llama, mesh: DeviceMesh) -> None:
-    """Tensor parallelism; between the blocks each rank has a part of the sequence."""
+def split(model: Llama, mesh: DeviceMesh, gathers_again: bool = False) -> None:
+    """Tensor parallelism; between the blocks each rank has a part of the sequence.
+
+    Args:
+        gathers_again: whether blocks gather sequences again for the backward pass, instead of
+            keeping them.
+    """
     norm = parallel.SequenceParallel()
     for block in model.blocks.children():
         assert isinstance(block, Block)
-        split_block(block, mesh)
+        split_block(block, mesh, gathers_again)
     ends = {
         "embedding": parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": norm,
@@ -47,7 +52,7 @@ def split(model: Llama, mesh: DeviceMesh) -> None:
     parallel.parallelize_module(model, mesh, own_ends)
 
 
-def split_block(block: Block, mesh: DeviceMesh) -> None:
+def split_block(block: Block, mesh: DeviceMesh, gathers_again: bool = False) -> None:
     """Divide the heads of a block, and the numbers between the halves of its feed-forward layer.
 
     Of a mixture it divides what all tokens share; its experts are for split_experts. What
@@ -56,10 +61,10 @@ def split_block(block: Block, mesh: DeviceMesh) -> None:
     """
     norm = parallel.SequenceParallel()
     attention = block.attention
-    gather: parallel.ParallelStyle = Gather()
+    gather: parallel.ParallelStyle = Gather(gathers_again)
     rows: parallel.ParallelStyle = Rowwise()
     if isinstance(attention.wo, Float8Linear):
-        gather, rows = GatherInFloat8(), RowwiseInFloat8()
+        gather, rows = GatherInFloat8(gathers_again), RowwiseInFloat8()
     plan: dict[str, Any] = {"attention_norm": norm, "attention": gather, "ffn_norm": norm}
     if isinstance(attention, LatentAttention):
         columns, whole = ["wq", "wq_long", "wkv_long"], ["wq_short", "q_norm", "wkv_short"]

@@ -1,6 +1,6 @@
 """Experts that compute one after another: each product is a kernel of its own, and so is each cast.
 
-Called by pretraining.py and adding.py; it runs on the ranks, or in predict's process. Transformer
+Called by engine.py and adding.py; it runs on the ranks, or in predict's process. Transformer
 Engine's GroupedLinear does so up to 2.16 (github.com/NVIDIA/TransformerEngine, split_quantize and
 nvte_multi_tensor_gemm at v2.9: a call of cuBLAS for each expert). So the processor must know how
 many rows each expert has, and launches as many kernels more. Where micro-batches are small, the

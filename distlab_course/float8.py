@@ -10,6 +10,7 @@ Experts have one for each row, see float8_grouped.py.
     float8_weights.share_scales(model)   # with gathered=True: one all-reduce for all weights
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from distlab_course.added_products import sum_of
 from distlab_course.experts import RoutedExperts, local
-from distlab_course.float8_gathered import in_columns, in_eight
+from distlab_course.float8_gathered import in_columns, in_eight, put_off_of
 from distlab_course.float8_grouped import grouped_in_float8
 from distlab_course.float8_numbers import E4M3, E5M2
 from distlab_course.float8_weights import SentWeight
@@ -97,7 +98,12 @@ class _Product(torch.autograd.Function):
             if sums is None:
                 of_weight = multiply((grad.t(), scale), given, dtype, fast=False)
             else:
-                multiply_and_add(sums, (grad.t(), scale), given)
+                add = functools.partial(multiply_and_add, sums, (grad.t(), scale), given)
+                put_off = put_off_of(inputs)
+                if put_off is None:
+                    add()
+                else:
+                    put_off.add(add)
         return of_inputs, of_weight, None
 
 

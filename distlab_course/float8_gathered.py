@@ -7,6 +7,8 @@ and feed-forward layers, and gradients of their results. Each rank casts its par
 linear layers multiply what they are given.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +17,25 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 
 from distlab_course.float8_numbers import E4M3, E5M2, scaled
-from distlab_course.sequence_parts import replaced
+from distlab_course.sequence_parts import Regathered, regathering, replaced
+
+
+class PutOff:
+    """Products that make gradients of weights, which are computed while ranks add up other sums."""
+
+    def __init__(self) -> None:
+        self._products: list[Callable[[], None]] = []
+
+    def add(self, product: Callable[[], None]) -> None:
+        """Have a product wait for `run`."""
+        self._products.append(product)
+
+    def run(self) -> None:
+        """Compute all of them."""
+        products = self._products
+        self._products = []
+        for product in products:
+            product()
 
 
 class Gathered(Tensor):
@@ -26,11 +46,13 @@ class Gathered(Tensor):
         scale: that they were multiplied with.
         by_columns: the same numbers, of which those of a column lie one after another; None if
             nobody has asked for them.
+        put_off: where products with it that make gradients of weights wait; None if they do not.
     """
 
     eight: Tensor
     scale: Tensor
     by_columns: Tensor | None
+    put_off: PutOff | None
 
     @staticmethod
     def __new__(
@@ -39,6 +61,7 @@ class Gathered(Tensor):
         scale: Tensor,
         dtype: torch.dtype,
         by_columns: Tensor | None = None,
+        put_off: PutOff | None = None,
     ) -> Any:
         return Tensor._make_wrapper_subclass(
             cls, values.shape, strides=values.stride(), dtype=dtype, device=values.device
@@ -50,10 +73,12 @@ class Gathered(Tensor):
         scale: Tensor,
         dtype: torch.dtype,
         by_columns: Tensor | None = None,
+        put_off: PutOff | None = None,
     ):
         self.eight = values
         self.scale = scale
         self.by_columns = by_columns
+        self.put_off = put_off
 
     def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
         names = ["eight", "scale"]
@@ -75,9 +100,10 @@ class Gathered(Tensor):
         if operator is torch.ops.aten.as_strided.default:  # fully_shard asks for its own shape
             is_same = tuple(args[1]) == tuple(given.shape)
         if is_same:
-            return Gathered(given.eight, given.scale, given.dtype, given.by_columns)
+            return Gathered(given.eight, given.scale, given.dtype, given.by_columns, given.put_off)
         if operator is torch.ops.aten.view.default:
-            return Gathered(given.eight.view(args[1]), given.scale, given.dtype)
+            viewed = given.eight.view(args[1])
+            return Gathered(viewed, given.scale, given.dtype, put_off=given.put_off)
         raise NotImplementedError(f"{operator} of a tensor that was gathered in float8")
 
 
@@ -114,6 +140,15 @@ def in_columns(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return by_columns, _scale_of_local(weight, local)
 
 
+def put_off_of(values: Tensor) -> PutOff | None:
+    """Where products with a tensor that make gradients of weights wait; None if they do not.
+
+    Runs on: anywhere.
+    """
+    local = values._local_tensor if isinstance(values, DTensor) else values
+    return local.put_off if isinstance(local, Gathered) else None
+
+
 def _of_local(values: DTensor, part: Tensor, stride: tuple[int, ...]) -> DTensor:
     """The numbers of a tensor that each rank of tensor parallelism has, whole or a part."""
     sizes: dict[str, Any] = {"shape": values.shape, "stride": stride}
@@ -129,29 +164,62 @@ def _scale_of_local(values: DTensor, local: Gathered) -> DTensor:
 # --- along a sequence, in tensor parallelism ---
 
 
-def _whole(part: DTensor, dtype: torch.dtype) -> DTensor:
-    """Gather a tensor in float8. One scale of the whole needs an all-reduce of one number."""
+def _cast(part: DTensor, dtype: torch.dtype) -> tuple[DTensor, DTensor]:
+    """A part in float8 as bytes, and its scale. That of the whole is an all-reduce of one number.
+
+    Gloo does not know float8.
+    """
     eight, scale = scaled(part, dtype)
     assert isinstance(eight, DTensor)  # as `part` is
     assert isinstance(scale, DTensor)
-    mesh = part.device_mesh
-    sent = eight.to_local().view(torch.uint8)  # gloo does not know float8
-    parts = DTensor.from_local(sent, mesh, part.placements, run_check=False)
-    whole = replaced(parts, Replicate()).to_local().view(dtype)
-    gathered = Gathered(whole, scale.full_tensor(), part.dtype)
-    return DTensor.from_local(gathered, mesh, [Replicate()], run_check=False)
+    sent = eight.to_local().view(torch.uint8)
+    return DTensor.from_local(sent, part.device_mesh, part.placements, run_check=False), scale
+
+
+def _whole(
+    gathered: DTensor,
+    scale: DTensor,
+    dtype: torch.dtype,
+    like: torch.dtype,
+    put_off: PutOff | None = None,
+) -> DTensor:
+    """A tensor in float8, of the bytes that were gathered.
+
+    Args:
+        scale: of all parts.
+        dtype: of the bytes.
+        like: the format in which autograd takes it.
+        put_off: where products with it wait that make gradients of weights.
+    """
+    eight = gathered.to_local().view(dtype)
+    whole = Gathered(eight, scale.full_tensor(), like, put_off=put_off)
+    return DTensor.from_local(whole, gathered.device_mesh, [Replicate()], run_check=False)
 
 
 class _Gather(torch.autograd.Function):
     """Parts in, the whole in float8 out; the sum of the gradients goes back in parts."""
 
     @staticmethod
-    def forward(ctx: Any, part: DTensor) -> DTensor:
-        return _whole(part, E4M3)
+    def forward(ctx: Any, part: DTensor, sent: DTensor, scale: DTensor, put_off: PutOff) -> DTensor:
+        ctx.put_off = put_off
+        return _whole(replaced(sent, Replicate()), scale, E4M3, part.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: DTensor) -> DTensor:
-        return replaced(gradients[0], Shard(1))
+    def backward(ctx: Any, *gradients: DTensor) -> tuple[DTensor, None, None, None]:
+        parts = replaced(gradients[0], Shard(1), waits=False)
+        ctx.put_off.run()
+        return parts, None, None, None
+
+
+def _gathered(part: DTensor) -> tuple[DTensor, Regathered]:
+    """The whole in float8, and what gathers it again."""
+    with torch.no_grad():
+        sent, scale = _cast(part, E4M3)
+    put_off = PutOff()
+    whole: DTensor = _Gather.apply(part, sent, scale, put_off)
+    begin = functools.partial(replaced, sent, Replicate(), waits=False)
+    end = functools.partial(_whole, scale=scale, dtype=E4M3, like=part.dtype, put_off=put_off)
+    return whole, Regathered(whole, begin, end)
 
 
 class _Scatter(torch.autograd.Function):
@@ -163,7 +231,9 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: DTensor) -> DTensor:
-        return _whole(gradients[0], E5M2)
+        (gradient,) = gradients
+        sent, scale = _cast(gradient, E5M2)
+        return _whole(replaced(sent, Replicate()), scale, E5M2, gradient.dtype)
 
 
 # torch.compile does not take gradients that are tensors of another kind than results, so that a
@@ -174,11 +244,21 @@ class GatherInFloat8(parallel.ParallelStyle):
     """Instead of PrepareModuleInput, for a module that gives what it is given to Float8Linear.
 
     What it is given is a DTensor of which each rank has a part.
+
+    Args:
+        again: whether it is gathered again for the backward pass.
     """
 
+    def __init__(self, again: bool = False):
+        super().__init__()
+        self._again = again
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        gather = torch.compiler.disable(lambda _, inputs: _Gather.apply(*inputs))
-        module.register_forward_pre_hook(gather)
+        if self._again:
+            module.forward = regathering(module.forward, _gathered)
+        else:
+            gather = torch.compiler.disable(lambda _, inputs: _gathered(*inputs)[0])
+            module.register_forward_pre_hook(gather)
         return module
 
 

@@ -47,13 +47,21 @@ class LatentAttention(nn.Module):
         self.wo = nn.Linear(size.heads * latent.values, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        first = self.wq_short if self.wq is None else self.wq
+        assert first is not None  # one of the two is there
+        return self.wo(self.attended(*products(x, first, self.wkv_short)))
+
+    def attended(self, q: Tensor, short: Tensor) -> Tensor:
+        """What each token finds in those before it, of the vectors that are made of it.
+
+        Args:
+            q: of what queries are made, or the queries; shape (batch, place, number).
+            short: of what keys and values are made, and the part of a key that all heads share.
+        """
         plain, turned, values = self.latent.plain, self.latent.turned, self.latent.values
         by = self.turns
         if by is None:
-            by = turns(x.shape[1], turned // 2)
-        first = self.wq_short if self.wq is None else self.wq
-        assert first is not None  # one of the two is there
-        q, short = products(x, first, self.wkv_short)
+            by = turns(q.shape[1], turned // 2)
         if self.wq_short is not None:
             q = self.wq_long(self.q_norm(q))
         # (batch, place, head, number)
@@ -69,7 +77,7 @@ class LatentAttention(nn.Module):
         y = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
         )
-        return self.wo(y.transpose(1, 2).flatten(2))
+        return y.transpose(1, 2).flatten(2)
 
 
 def _of_some_heads(keys: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from torch.distributed.tensor import parallel
 from torch.distributed.tensor.experimental import context_parallel
 
-from distlab_course.adding import add_in_products
 from distlab_course.dispatching import Dispatch
 from distlab_course.dividing import (
     dispatch_of,
@@ -29,15 +28,15 @@ from distlab_course.dividing import (
     split_experts,
     sum_gradients,
 )
+from distlab_course.engine import TORCH, Engine, use
 from distlab_course.experts import Mixture, balance, routers
-from distlab_course.experts_apart import compute_apart
 from distlab_course.float8 import in_float8
 from distlab_course.float8_grouped import Kept
 from distlab_course.float8_weights import share_scales
 from distlab_course.llama import Llama, Size, turns
 from distlab_course.micro_pipelined import pipeline_products
 from distlab_course.optimizing import clip, give_states, optimizer_of
-from distlab_course.pretraining_arguments import check, check_dispatch, check_sums
+from distlab_course.pretraining_arguments import check, check_dispatch, check_engine
 from distlab_course.recomputing import recomputed
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of scores and the tokens that follow
@@ -53,6 +52,7 @@ class Recipe:
     dtype: torch.dtype
     reduce_dtype: torch.dtype
     float8: str
+    engine: Engine
 
 
 def nothing(model: Llama) -> None:
@@ -82,8 +82,7 @@ def train(
     dtype: torch.dtype = torch.bfloat16,
     reduce_dtype: torch.dtype = torch.float32,
     float8: str = "no",
-    adds_in_products: bool = False,
-    experts_apart: bool = False,
+    engine: Engine = TORCH,
     fill: Callable[[Llama], None] = nothing,
     resumed: bool = False,
     steps: int = 2,
@@ -123,13 +122,7 @@ def train(
         float8: whether linear layers and experts multiply in float8, but for the last layer and
             routers: "no", "yes", or "gathered", where FSDP also gathers the weights of linear
             layers in float8.
-        adds_in_products: whether the products that make gradients of weights add them to those of
-            the micro-batches before, as in Transformer Engine, instead of kernels of their own. If
-            what was gathered stays, experts' weights in float8, and transposed copies of those
-            that are gathered in float8, are made once in a step, and not by each pass. FSDP must
-            add up gradients in the format in which they are computed, `dtype`.
-        experts_apart: whether each expert of a rank is multiplied by a kernel of its own, as in
-            Transformer Engine until 2.16, instead of one kernel for all.
+        engine: what layers do as Transformer Engine does it, and not as torch does.
         fill: gives a part of the model its numbers, from a checkpoint for instance. A prediction
             needs none.
         resumed: whether the optimizer has its states before the first step, as after a checkpoint
@@ -138,7 +131,7 @@ def train(
     count = microbatches or pipeline
     check(recompute, float8, compiles and tensor > 1, size, expert, pipeline, stages, batch, count)
     check_dispatch(dispatch, expert, host)
-    check_sums(adds_in_products, compiles, dtype, reduce_dtype)
+    check_engine(engine, compiles, recompute, dtype, reduce_dtype)
     shape = (pipeline, world_size // tensor // pipeline, tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
     if async_tensor and torch.cuda.is_available():
@@ -147,15 +140,12 @@ def train(
     send = None if experts is None or expert == 1 else dispatch_of(dispatch, experts, host)
     num_stages = pipeline * stages
     reshard = num_stages == 1 if reshard is None else reshard
-    recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8)
+    recipe = Recipe(reshard, recompute, compiles, dtype, reduce_dtype, float8, engine)
     kept: Kept = {}
     models = []
     for stage in range(mesh.get_local_rank("pipeline"), num_stages, pipeline):
         model = part(size, mesh, experts, stage, num_stages, recipe)
-        if experts_apart:
-            compute_apart(model)
-        if adds_in_products:
-            add_in_products(model, None if reshard else kept)
+        use(engine, model, None if reshard else kept, is_split=tensor > 1)
         if send is not None:
             send_tokens(model, send)
         fill(model)
@@ -268,7 +258,7 @@ def part(
     if recipe.float8 != "no":
         in_float8(model, recipe.float8 == "gathered", not_in_float8(model))
     if mesh["tensor"].size() > 1:
-        split(model, mesh["tensor"])
+        split(model, mesh["tensor"], recipe.engine.gathers_again)
     blocks = list(model.blocks.values())
     for number, block in enumerate(blocks):
         every_second = recipe.recompute == "layer" and number % 2 == 0
@@ -385,7 +375,7 @@ def pipelined(
         if own == 0:
             schedule.step(inputs)
         elif own == ranks - 1:
-            schedule.step(target=targets)
+            schedule.step(target=targets, return_outputs=False)
         else:
             schedule.step()
 

@@ -5,6 +5,7 @@ Called by pretraining.py; it runs on the ranks, or in predict's process.
 
 import torch
 
+from distlab_course.engine import TORCH, Engine
 from distlab_course.recomputing import RECOMPUTE
 from distlab_course.sizes import Size
 
@@ -74,23 +75,42 @@ def check_dispatch(dispatch: str, expert: int, host: int) -> None:
         )
 
 
-def check_sums(
-    adds_in_products: bool, compiles: bool, dtype: torch.dtype, reduce_dtype: torch.dtype
+def check_engine(
+    engine: Engine,
+    compiles: bool,
+    recompute: str,
+    dtype: torch.dtype,
+    reduce_dtype: torch.dtype,
 ) -> None:
-    """Refuse ways of adding up gradients that cannot be.
+    """Refuse what layers cannot do.
 
     Raises:
         ValueError: which argument it is, and what to call instead.
     """
-    if not adds_in_products:
-        return
-    if compiles:
+    if engine != TORCH and compiles:
         raise ValueError(
-            "compiles must be False where products add up gradients, got True: torch's compiler "
-            "does not see the gradient that is there. Call train(..., adds_in_products=False)."
+            "compiles must be False for an engine other than torch's, got True: torch's compiler "
+            "decides itself what layers keep. Call train(..., engine=TORCH)."
         )
-    if reduce_dtype != dtype:
+    if engine.adds_in_products and reduce_dtype != dtype:
         raise ValueError(
             f"reduce_dtype must be dtype where products add up gradients, got {reduce_dtype!r}. "
             f"Call train(..., reduce_dtype={dtype})."
+        )
+    if engine.gathers_again and recompute != "none":
+        raise ValueError(
+            f"recompute must be 'none' where layers gather again, got {recompute!r}: what is "
+            "computed again is gathered again already. Call train(..., recompute='none')."
+        )
+    if engine.recomputes_blocks and (engine.gathers_again or recompute != "none"):
+        raise ValueError(
+            "recomputes_blocks must be 0 where layers gather again, and where recompute is not "
+            f"'none', got {engine.recomputes_blocks!r}. "
+            "Call train(..., recompute='none', engine=Engine(gathers_again=False, "
+            f"recomputes_blocks={engine.recomputes_blocks}))."
+        )
+    if engine.recomputes_long and recompute != "none":
+        raise ValueError(
+            f"recompute must be 'none' where engine.recomputes_long is, got {recompute!r}. "
+            "Call train(..., recompute='none')."
         )

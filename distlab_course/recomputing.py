@@ -4,6 +4,7 @@ Called by pretraining.py; it runs on the ranks, or in predict's process. Which r
 as in TorchTitan, github.com/pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,24 @@ def recomputed(forward: Callable[[Tensor], Tensor], some: bool) -> Callable[[Ten
         SAC_IGNORED_OPS.update(NAMING)
         options["context_fn"] = lambda: create_selective_checkpoint_contexts(Policy())
     return lambda x: checkpoint(forward, x, **options)
+
+
+def recomputed_but_attention(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function that keeps what it is given, and what attention gave, and computes the rest again.
+
+    Args:
+        forward: of tensors.
+    """
+    contexts = functools.partial(create_selective_checkpoint_contexts, _is_attention_kept)
+    return functools.partial(
+        checkpoint, forward, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+    )
+
+
+def _is_attention_kept(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    if operator.overloadpacket.__name__.startswith("_scaled_dot_product_"):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class Policy:

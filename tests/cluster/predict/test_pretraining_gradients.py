@@ -10,6 +10,7 @@ import functools
 import pytest
 import torch
 
+from distlab_course.engine import Engine
 from distlab_course.experts import balance, routers
 from distlab_course.sizes import Experts, Latent, Size
 from tests.cluster.conftest import stop_what_runs
@@ -31,6 +32,12 @@ IN_GROUPS = Experts(
     8, 2, 32, dense=1, scores="sigmoid", scale=2.5, groups=4, groups_chosen=2, balanced=True
 )
 LATENT = dataclasses.replace(DENSE, layers=3, experts=IN_GROUPS, latent=Latent(32, 48, 16, 8, 24))
+APART = Engine(experts_apart=True)
+
+ONCE = Engine(casts_once=True)
+ALL = Engine(casts_once=True, gathers_again=True, repeats_keys=False)
+AGAIN = Engine(gathers_again=True, repeats_keys=False)
+LONG = Engine(gathers_again=True, recomputes_long=True)
 LONG_QUERIES = dataclasses.replace(LATENT, latent=Latent(32, None, 16, 8, 16))
 
 
@@ -62,8 +69,15 @@ def cluster_ends(shared):
         (MIXTURE, {"expert": 4, "tensor": 2, "dispatch": "hosts", "host": 2}),
         (LATENT, {"expert": 4, "dispatch": "ranks", "recompute": "full"}),
         (LATENT, {"expert": 4, "dispatch": "hosts", "host": 2, "microbatches": 2}),
-        (MIXTURE, {"expert": 2, "experts_apart": True}),
-        (LATENT, {"expert": 4, "dispatch": "ranks", "experts_apart": True}),
+        (MIXTURE, {"expert": 2, "engine": APART}),
+        (LATENT, {"expert": 4, "dispatch": "ranks", "engine": APART}),
+        (NORMED, {"tensor": 2, "recompute": "none", "engine": AGAIN}),
+        (DENSE, {"tensor": 2, "pipeline": 2, "recompute": "none", "engine": AGAIN}),
+        (NORMED, {"tensor": 2, "microbatches": 4, "recompute": "none", "engine": AGAIN}),
+        (LATENT, {"expert": 2, "tensor": 2, "recompute": "none", "engine": AGAIN}),
+        (LATENT, {"expert": 2, "tensor": 2, "recompute": "none", "engine": LONG}),
+        (LONG_QUERIES, {"expert": 4, "recompute": "none", "engine": LONG}),
+        (DENSE, {"recompute": "none", "engine": Engine(recomputes_blocks=1)}),
     ],
     ids=["dense"] * 2
     + ["one sequence"] * 2
@@ -72,7 +86,9 @@ def cluster_ends(shared):
     + ["mixture"] * 4
     + ["latent"] * 3
     + ["once a rank", "once a host"] * 2
-    + ["apart"] * 2,
+    + ["apart"] * 2
+    + ["gathered again"] * 4
+    + ["computed again"] * 3,
 )
 def test_a_step_on_a_mesh_has_the_clipped_gradients_of_one_process(cluster, size, options):
     data = 4 // options.get("tensor", 1) // options.get("pipeline", 1)
@@ -113,6 +129,20 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
         (DENSE, {"float8": "gathered", "tensor": 2, "recompute": "full"}),
         (DENSE, {"float8": "yes", "tensor": 2, "batch": 1}),
         (DENSE, {"float8": "gathered", "tensor": 2, "batch": 1, "recompute": "full"}),
+        (NORMED, {"float8": "yes", "tensor": 2, "recompute": "none", "engine": AGAIN}),
+        (
+            DENSE,
+            {
+                "float8": "gathered",
+                "tensor": 2,
+                "batch": 1,
+                "recompute": "none",
+                "engine": AGAIN,
+            },
+        ),
+        (DENSE, {"float8": "yes", "engine": ONCE}),
+        (NORMED, {"float8": "gathered", "tensor": 2, "engine": ONCE}),
+        (DENSE, {"float8": "yes", "tensor": 2, "recompute": "none", "engine": ALL}),
         (EXPERTS, {"float8": "yes", "expert": 2}),
         (EXPERTS, {"float8": "gathered", "expert": 4, "recompute": "full"}),
         (EXPERTS, {"float8": "yes", "expert": 4, "dispatch": "hosts", "host": 2}),
@@ -120,6 +150,8 @@ def test_the_biases_of_routers_move_as_in_one_process(cluster):
     ids=["dense"] * 3
     + ["normed", "dense"]
     + ["one sequence"] * 2
+    + ["gathered again"] * 2
+    + ["cast once"] * 3
     + ["experts"] * 2
     + ["once a host"],
 )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import distlab
+from distlab_course.engine import Engine
 from distlab_course.pretraining import train
 from distlab_course.sizes import Experts, Size
 from distlab_predict.nodes import Recording
@@ -18,7 +19,7 @@ SMALL = Size(64, 2, 4, 128, kv_heads=2, vocabulary=64)
 DEEP = replace(SMALL, layers=4)
 SIX = {"batch": 6, "microbatches": 6}  # interleaved stages need a multiple of the ranks
 ADDED = {
-    "adds_in_products": True,
+    "engine": Engine(adds_in_products=True),
     "reduce_dtype": torch.bfloat16,
     "reshard": False,
     "recompute": "none",

@@ -11,8 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distlab_course.adding import add_in_products
+from distlab_course.engine import TORCH, Engine
 from distlab_course.float8 import in_float8
-from distlab_course.pretraining_arguments import check_sums
+from distlab_course.pretraining_arguments import check_engine
 from tests.unit.course.mixtures import filled_mixture
 
 
@@ -81,9 +82,12 @@ def test_a_layer_without_a_gradient_or_whose_inputs_need_none_is_as_ever():
 
 
 def test_what_cannot_be_added_up_in_products_is_refused():
-    check_sums(False, True, torch.bfloat16, torch.float32)
-    check_sums(True, False, torch.bfloat16, torch.bfloat16)
-    with pytest.raises(ValueError, match=r"compiles must be False where products add up gradients"):
-        check_sums(True, True, torch.bfloat16, torch.bfloat16)
+    adds = Engine(adds_in_products=True)
+    check_engine(TORCH, True, "op", torch.bfloat16, torch.float32)
+    check_engine(adds, False, "op", torch.bfloat16, torch.bfloat16)
+    with pytest.raises(
+        ValueError, match=r"compiles must be False for an engine other than torch's"
+    ):
+        check_engine(adds, True, "op", torch.bfloat16, torch.bfloat16)
     with pytest.raises(ValueError, match=r"got torch.float32. Call train\(..., reduce_dtype=torch"):
-        check_sums(True, False, torch.bfloat16, torch.float32)
+        check_engine(adds, False, "op", torch.bfloat16, torch.float32)

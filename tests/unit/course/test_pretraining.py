@@ -2,9 +2,11 @@
 
 import pytest
 
+from distlab_course.engine import Engine
 from distlab_course.pretraining import train
 from distlab_course.sizes import Size
 
+AGAIN = Engine(gathers_again=True)
 SIZE = Size(64, 8, 4, 128, 4, 256)
 
 
@@ -24,6 +26,19 @@ SIZE = Size(64, 8, 4, 128, 4, 256)
         (
             {"compiles": True, "tensor": 2, "float8": "yes", "recompute": "none"},
             r"recompute must not be 'none' .* Call train\(\.\.\., recompute='op'\)",
+        ),
+        ({"engine": AGAIN}, r"recompute must be 'none' .*, got 'op'.* Call train\(.*'none'\)"),
+        (
+            {"engine": AGAIN, "compiles": True, "recompute": "none"},
+            r"compiles must be False .* Call train\(\.\.\., engine=TORCH\)",
+        ),
+        (
+            {"engine": Engine(recomputes_blocks=3), "recompute": "full"},
+            r"recomputes_blocks must be 0 .*, got 3\..*recompute='none', engine=Engine\(.*=3\)\)",
+        ),
+        (
+            {"engine": Engine(recomputes_long=True)},
+            r"must be 'none' .*recomputes_long is, got 'op'\. Call train\(.*recompute='none'\)",
         ),
         ({"batch": 1, "pipeline": 2}, "must divide the batch of 1, got 2"),
     ],
