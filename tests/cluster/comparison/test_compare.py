@@ -327,7 +327,7 @@ def sleep_in_world(rank, world_size, n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_an_interrupt_says_in_which_world(kept, n):
+def test_an_interrupt_says_in_which_world(kept, python_handles_sigint, n):
     """The sleeping ranks end, and the group is whole again."""
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     error = raised(KeyboardInterrupt, distlab.compare, sleep_in_world, (1, 2, 4), n)
@@ -337,7 +337,9 @@ def test_an_interrupt_says_in_which_world(kept, n):
 
 
 @pytest.mark.parametrize("turn", [1, 2, 4, 7])
-def test_an_interrupt_between_two_runs_leaves_a_whole_group(kept, monkeypatch, turn):
+def test_an_interrupt_between_two_runs_leaves_a_whole_group(
+    kept, monkeypatch, python_handles_sigint, turn
+):
     """It comes where a world has just been built."""
     own = Ranks.rebuild
     built = []
