@@ -119,7 +119,7 @@ def in_eight(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return values.eight, values.scale
     if isinstance(values, DTensor) and isinstance(values._local_tensor, Gathered):
         local = values._local_tensor
-        return _of_local(values, local.eight, values.stride()), _scale_of_local(values, local)
+        return of_local(values, local.eight, values.stride()), _scale_of_local(values, local)
     return scaled(values, dtype)
 
 
@@ -136,7 +136,7 @@ def in_columns(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return in_eight(weight, dtype)
     if not isinstance(weight, DTensor):
         return local.by_columns, local.scale
-    by_columns = _of_local(weight, local.by_columns, (1, weight.shape[0]))
+    by_columns = of_local(weight, local.by_columns, (1, weight.shape[0]))
     return by_columns, _scale_of_local(weight, local)
 
 
@@ -149,8 +149,16 @@ def put_off_of(values: Tensor) -> PutOff | None:
     return local.put_off if isinstance(local, Gathered) else None
 
 
-def _of_local(values: DTensor, part: Tensor, stride: tuple[int, ...]) -> DTensor:
-    """The numbers of a tensor that each rank of tensor parallelism has, whole or a part."""
+def of_local(values: DTensor, part: Tensor, stride: tuple[int, ...]) -> DTensor:
+    """A tensor of the numbers that each rank of tensor parallelism has, whole or a part.
+
+    Runs on: every rank of the mesh.
+
+    Args:
+        values: with the shape and the placements of the tensor.
+        part: what this rank has.
+        stride: of the tensor.
+    """
     sizes: dict[str, Any] = {"shape": values.shape, "stride": stride}
     return DTensor.from_local(part, values.device_mesh, values.placements, run_check=False, **sizes)
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from distlab_course.experts import Mixture
 from distlab_course.float8 import Float8Linear
-from distlab_course.float8_gathered import Gathered
+from distlab_course.float8_gathered import Gathered, of_local
 from distlab_course.float8_numbers import E4M3, scaled
 from distlab_course.llama import Block, Llama
 
@@ -29,14 +29,7 @@ class _Cast(torch.autograd.Function):
             return Gathered(eight, scale, values.dtype)
         assert isinstance(scale, DTensor)  # as `eight` is
         cast = Gathered(eight.to_local(), scale.full_tensor(), values.dtype)
-        return DTensor.from_local(
-            cast,
-            eight.device_mesh,
-            eight.placements,
-            run_check=False,
-            shape=eight.shape,
-            stride=eight.stride(),
-        )
+        return of_local(eight, cast, eight.stride())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
