@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import fresh_cache
@@ -38,7 +39,8 @@ def graphs(monkeypatch):
     """The bytes of each kernel that inductor writes itself, by graph.
 
     It adds to products as it would for a GPU, where the sum becomes a part of the next kernel. For
-    a CPU that has no instructions for bfloat16, the product adds it.
+    a CPU that has no instructions for bfloat16, the product adds it. What it writes is not compiled
+    and does nothing, because nobody reads a result.
     """
     monkeypatch.setattr(post_grad, "is_gpu", lambda device_type: True)
     found = []
@@ -51,15 +53,10 @@ def graphs(monkeypatch):
         return code
 
     monkeypatch.setattr(GraphLowering, "codegen", noted)
+    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *tensors: None)
     return found
 
 
-links = pytest.mark.skipif(
-    " " in torch.__file__, reason="torch's compiler cannot link from a folder with a space"
-)
-
-
-@links
 def test_kernels_are_those_that_the_compiler_makes(graphs):
     """As many, and their bytes within 15 %.
 
@@ -95,7 +92,6 @@ def of_experts():
     return Spread().bfloat16(), tokens, order, places_of(order)
 
 
-@links
 def test_the_sum_of_a_token_s_gradients_is_computed_once_and_written(graphs):
     """Two kernels of the norm's backward pass read it, and one of them computes it."""
     model, *values = of_experts()
