@@ -10,8 +10,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import distlab
+from distlab import simulated
 from distlab_course import pretraining
 from distlab_course.pretraining import train
 from distlab_course.sizes import Experts, Size
@@ -24,13 +26,23 @@ SIZE = Size(64, LAYERS, 4, 128, 4, 256)
 SMALL = functools.partial(train, size=SIZE, length=32)
 
 
+def ends_of_steps(rank, world_size, **options):
+    """When a rank's first step has ended, and its second, in virtual seconds."""
+    ends = []
+    note = register_optimizer_step_post_hook(
+        lambda *_: ends.append(simulated.clock(rank, world_size))
+    )
+    SMALL(rank, world_size, steps=2, **options)
+    note.remove()
+    of_a_step = len(ends) // 2  # there is an optimizer for each stage
+    return ends[of_a_step - 1], ends[-1]
+
+
 def second_step(cluster, **options):
-    """Virtual seconds of it on the ranks."""
-    clocks = [cluster.clock()]
-    for steps in (1, 2):
-        cluster.run(functools.partial(SMALL, steps=steps, **options))
-        clocks.append(cluster.clock())
-    return clocks[2] - clocks[1] - (clocks[1] - clocks[0])
+    """Virtual seconds of it on the ranks, from the end of the first to the end of the second."""
+    ends = cluster.run(functools.partial(ends_of_steps, **options))
+    first, second = (max(of_ranks) for of_ranks in zip(*ends, strict=True))
+    return second - first
 
 
 def test_a_sharded_step_takes_what_is_predicted(cluster):
