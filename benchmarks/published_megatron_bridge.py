@@ -22,9 +22,9 @@ to each rank, and on hosts of 8 once to each host, where its configurations say 
 its experts by an all-to-all.
 
 What is computed again is as in the workload_base_configs of v0.2.0: five blocks of 8B on H100, and
-of DeepSeek-V3 what makes queries, keys and values of short vectors ("mla_up_proj"). That of GB300
-has "moe_act" instead, the product between the two halves of an expert, and that of H100 also has
-"mlp", of its three layers without experts; ours keep these, and all have "mla_up_proj".
+of DeepSeek-V3 what makes queries, keys and values of short vectors ("mla_up_proj"), but on GB300.
+There it is what is between the two halves of an expert ("moe_act"), and on H100 also the three
+layers without experts ("mlp"): ours keep these.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def bridge(
     apart: bool = True,
     dispatch: str = "experts",
     blocks_again: int = 0,
+    long_again: bool = True,
     **layout: int,
 ) -> Row:
     """A row of Megatron-Bridge.
@@ -96,6 +97,7 @@ def bridge(
         apart: whether experts, if there are any, compute one after another.
         dispatch: as of `pretraining.train`.
         blocks_again: whose forward passes are computed again for the backward pass.
+        long_again: whether so are the long vectors of latent attention, if there are any.
         layout: sizes of dimensions and `reshard`, as of `pretraining.train`.
     """
     replicas = ranks
@@ -121,7 +123,7 @@ def bridge(
         gathers_again=layout.get("tensor", 1) > 1,
         repeats_keys=False,
         recomputes_blocks=blocks_again,
-        recomputes_long=SIZES[size].latent is not None,
+        recomputes_long=long_again and SIZES[size].latent is not None,
     )
     if float8:
         options["float8"] = "gathered"
@@ -336,6 +338,7 @@ BRIDGE_GB300 = PublishedTable(
             4096,
             float8=False,
             dispatch="ranks",
+            long_again=False,
             pipeline=2,
             stages=4,
             expert=32,
