@@ -235,7 +235,7 @@ BRIDGE_GB200 = PublishedTable(
     GB200,
     GB200_RACKS,
     [
-        bridge("8B", 8, "8B", 31508, 128, 2, 8192),
+        bridge("8B", 8, "8B", 31508, 128, 2, 8192, captured=True),
         bridge("70B, FSDP", 64, "70B", 4312, 256, 2, 8192, reshard=True),
         bridge("70B, FSDP, 26.02", 64, "70B", 4040, 256, 2, 8192, reshard=True),
         bridge(
