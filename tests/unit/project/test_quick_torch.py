@@ -43,37 +43,6 @@ def test_a_collector_that_was_off_stays_off(printed):
     ]
 
 
-@pytest.fixture
-def compiler(tmp_path):
-    """A small torch with a compiler, in place of the one without."""
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "__init__.py").write_text("class Tensor:\n    pass\n")
-    (package / "_dynamo.py").write_text(SAYS)
-
-
-def test_so_is_its_compiler_before_the_program_computes(printed, compiler):
-    program = """
-import torch
-before = gc.get_freeze_count()
-import torch._dynamo
-print(gc.isenabled(), gc.get_freeze_count() > before)
-"""
-    assert printed(program) == ["collects False", "True True"]
-
-
-def test_what_a_program_has_made_before_its_compiler_is_collected_as_always(printed, compiler):
-    """An optimizer imports the compiler in its first step."""
-    program = """
-import torch
-before = gc.get_freeze_count()
-tensor = torch.Tensor()
-import torch._dynamo
-print(gc.isenabled(), gc.get_freeze_count() == before)
-"""
-    assert printed(program) == ["collects False", "True True"]
-
-
 def test_other_modules_are_imported_as_always(printed):
     assert printed("import other; print(gc.get_freeze_count())") == ["collects True", "0"]
 
