@@ -7,7 +7,6 @@ Called by pretraining.py; it runs on the ranks, or in predict's process.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from distlab_course.adding import add_in_products
 from distlab_course.experts_apart import compute_apart
@@ -76,8 +75,6 @@ def use(engine: Engine, model: Llama, kept: Kept | None, is_split: bool) -> None
     for attention in model.attentions():
         attention.repeats = engine.repeats_keys
         if engine.recomputes_long and isinstance(attention, LatentAttention):
-            long: Any = attention
-            long.attended = recomputed_but_attention(attention.attended)
+            attention.attended = recomputed_but_attention(attention.attended)  # type: ignore[method-assign]
     for block in list(model.blocks.values())[: engine.recomputes_blocks]:
-        again: Any = block
-        again.forward = recomputed(block.forward, some=False)
+        block.forward = recomputed(block.forward, some=False)
